@@ -76,7 +76,7 @@ def test_an_order_goes_on_where_nothing_was_lost() -> None:
 def test_what_is_missing_for_certain_ends_it_at_once() -> None:
     async def course(bus: Embedded, stream: tidings.Stream, service: TroubledService) -> None:
         miss(stream, certain=True)
-        with pytest.raises(tidings.OrderError, match="could not keep events 1 to 9 of p"):
+        with pytest.raises(tidings.OrderError, match="gave up events 1 to 9 of p"):
             await stream.get(TIMEOUT_S)
 
     play(course)

@@ -236,9 +236,9 @@ def test_topics_without_an_order_pass_through() -> None:
 @pytest.mark.parametrize(
     ("options", "topics", "order", "words"),
     [
-        ({"order_topics": ("/a/*", "/b")}, ("/c", "/b"), "total", r"/c: .* topics that have one: /a/\*, /b$"),
+        ({"order_topics": ("/a/*", "/b")}, ("/c", "/b"), "total", r"/c: .* ordered topics: /a/\*, /b$"),
         ({"order_topics": ("/a/*",)}, ("/a/**",), "total", r"/a/\*\*: "),
-        ({"order_topics": ("/a/*",)}, (), "total", "topics that have one"),
+        ({"order_topics": ("/a/*",)}, (), "total", "ordered topics"),
         ({"order_topics": tuple(f"/t/{n}" for n in range(12))}, ("/u",), "causal", r"/t/9, \.\.\."),
         ({"causal": False, "mode": "guaranteed"}, ("/a",), "causal", "total order, not causal"),
         ({"causal": False}, ("/a",), "total", "may lose events"),
@@ -273,7 +273,7 @@ def test_a_network_without_sequencers_has_no_order() -> None:
         alone = local_bus(bus.network, "b0", "alone")
         async with alone:
             with pytest.raises(
-                tidings.SubscriptionRefused, match="needs sequencers, and this network has none"
+                tidings.SubscriptionRefused, match="requires sequencers, but this network has none"
             ):
                 async with alone.subscribe("/a", order="total"):
                     pass

@@ -155,11 +155,11 @@ def subscribe(ledger: RunLedger, name: str, number: int) -> words.SubscriberWork
     ledger.take(words.Requested(name, f"{name}#{number}", ("/a",), 10))
     ledger.take(words.Accepted(name, f"{name}#{number}", 11))
     ledger.take(words.StepTaken(name))
-    return ledger.subscribers[name].work(keep_marks=True)
+    return ledger.subscribers[name].work(keep_resume_points=True)
 
 
 def test_an_ordered_subscriber_that_crashed_asks_again_for_what_it_wants(ledger: RunLedger) -> None:
-    assert ledger.subscribers["s"].work(keep_marks=True).topics is None
+    assert ledger.subscribers["s"].work(keep_resume_points=True).topics is None
     assert subscribe(ledger, "s", 0).topics == ("/a",)
     ledger.take(words.EntriesReport("s", ("s#0@0",)))
     ledger.take(words.PublishedReport("p", 1, "/a", {}, 0, 15))
@@ -167,7 +167,7 @@ def test_an_ordered_subscriber_that_crashed_asks_again_for_what_it_wants(ledger:
     assert ledger.under_way
     ledger.crashed("s", 20)
     assert not ledger.under_way  # what was on its way to it is lost
-    work = ledger.subscribers["s"].work(keep_marks=True)
+    work = ledger.subscribers["s"].work(keep_resume_points=True)
     assert (work.topics, work.entries, work.held, work.made, work.done) == (("/a",), ("s#0@0",), (), 1, 1)
     assert subscribe(ledger, "s", 1).topics == ("/a", "/b")
 
@@ -184,14 +184,14 @@ def test_one_whose_order_goes_on_is_told_how_far_it_had_come(tmp_path: Path) -> 
     ledger.take(words.Cancelled("s", "s#0", 20))
     ledger.take(words.Requested("s", "s#1", ("/a", "/b"), 20))
     ledger.crashed("s", 30)
-    work = ledger.subscribers["s"].work(keep_marks=True)
+    work = ledger.subscribers["s"].work(keep_resume_points=True)
     assert (work.begun, work.reached, work.crashed_ns, work.topics) == (("/a",), reached, 30, None)
     assert [(held.subscription, held.cancelled_ns) for held in work.held] == [("s#0", 20), ("s#1", None)]
     assert words.decode_work(words.line_of(words.ClientWork(7, 1, {}, (), (work,)))).subscribers == (work,)
-    assert ledger.subscribers["s"].work(keep_marks=False).reached is None, "its disk is lost"
+    assert ledger.subscribers["s"].work(keep_resume_points=False).reached is None, "its disk is lost"
     ledger.take(words.Broken("s", "no more"))
     ledger.crashed("s", 40)
-    work = ledger.subscribers["s"].work(keep_marks=True)
+    work = ledger.subscribers["s"].work(keep_resume_points=True)
     assert (work.begun, work.reached, work.held, work.made) == (None, None, (), 2)
     assert not ledger.subscribers["s"].accounts["s#1"].open
     writer.discard()
@@ -201,14 +201,16 @@ def test_a_subscriber_without_an_order_keeps_its_subscription_in_a_crash(ledger:
     subscribe(ledger, "plain", 0)
     ledger.crashed("plain", 20)
     ledger.crashed("a publisher", 20)
-    assert [held.cancelled_ns for held in ledger.subscribers["plain"].work(keep_marks=True).held] == [None]
+    assert [held.cancelled_ns for held in ledger.subscribers["plain"].work(keep_resume_points=True).held] == [
+        None
+    ]
 
 
 def test_an_order_that_was_given_up_is_not_asked_for_again_until_the_topics_change(ledger: RunLedger) -> None:
     subscribe(ledger, "s", 0)
     ledger.take(words.Broken("s", "no more"))
     assert ledger.broken == ["s: no more"]
-    assert ledger.subscribers["s"].work(keep_marks=True).topics is None
+    assert ledger.subscribers["s"].work(keep_resume_points=True).topics is None
     assert subscribe(ledger, "s", 1).topics == ("/a", "/b")
 
 

@@ -206,17 +206,17 @@ def test_a_subscriber_that_crashed_goes_on_where_it_was(books: Books) -> None:
     subscription = books.subscribe("s", 0)
     books.ledger.take(words.StepTaken("s"))
     books.deliver("s", 7, 10)
-    work = books.ledger.subscribers["s"].work(keep_marks=True)
+    work = books.ledger.subscribers["s"].work(keep_resume_points=True)
     assert (work.done, work.made) == (1, 1)
-    assert work.marks == {subscription: {"p": 7}}
+    assert work.resume_points == {subscription: {"p": 7}}
     assert [(held.subscription, held.accepted, held.cancelled_ns) for held in work.held] == [
         (subscription, True, None)
     ]
-    assert not books.ledger.subscribers["s"].work(keep_marks=False).marks
+    assert not books.ledger.subscribers["s"].work(keep_resume_points=False).resume_points
 
 
 def test_words_survive_the_pipe(books: Books) -> None:
-    work = books.ledger.subscribers["s"].work(keep_marks=True)
+    work = books.ledger.subscribers["s"].work(keep_resume_points=True)
     sent = words.ClientWork(7, 5, {}, (), (work,), words.Go(1, 2))
     assert words.decode_work(words.line_of(sent)) == sent
     fact = words.DeliveredReport("s", "s#0", "p", 1, 2, 3, True)

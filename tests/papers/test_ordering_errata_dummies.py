@@ -94,7 +94,7 @@ class UpdatingSubscriber(OrderedSubscriber):
         for topic, number in numbers_of(stamp).items():
             if topic in self._queues:
                 self.clock[topic] = max(self.clock[topic], number)
-        self._look_again()
+        self._rescan()
 
     def _flush(self) -> None:
         """Line 20; corrected: what waits is an update still, and its second copy says nothing new."""

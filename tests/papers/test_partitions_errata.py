@@ -307,7 +307,7 @@ def test_publishers_broker_restarts_the_stamp_decides_who_gets_it(
 ) -> None:
     """p:1 waits, p:2 was dropped, s asks for all, b0 restarts: whatever it knows then, p:1 is not for s.
 
-    `parked`: p:1 is on b0's disk by then, with its mark; otherwise its publisher sends it again, with its stamp.
+    `parked`: p:1 is on b0's disk by then, with its log position; if not, its publisher resends it, with its stamp.
     """
 
     def play() -> OverlayNetwork:
@@ -339,7 +339,7 @@ def test_publishers_broker_restarts_the_stamp_decides_who_gets_it(
         publish(self, client, generation, self._log.position, publication)
 
     def after_recovery(self: Delivery, queued: Queued, route: Route) -> None:
-        queued.mark = self._log.position
+        queued.log_position = self._log.position
         set_pending(self, queued, route)
 
     monkeypatch.setattr(Delivery, "publish", at_arrival)
@@ -356,7 +356,7 @@ def forget_marks_of_the_spill(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def matched_anew(self: Delivery, peer: str) -> None:
         for queued in self.queue.entries():
-            queued.mark = self._log.position
+            queued.log_position = self._log.position
         ready(self, peer)
 
     monkeypatch.setattr(Delivery, "ready", matched_anew)

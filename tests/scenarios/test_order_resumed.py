@@ -127,11 +127,11 @@ def complete_before_it_is_kept(patch: pytest.MonkeyPatch) -> None:
     maybe_complete = OrderedSubscription._maybe_complete
 
     def hasty(self: OrderedSubscription) -> None:
-        before, self._noting = self._noting, 0
+        before, self._awaited_bookmark = self._awaited_bookmark, 0
         maybe_complete(self)
-        if self._noting:
-            self.on_bookmark_kept(self._noting)
-        self._noting = self._noting or before
+        if self._awaited_bookmark:
+            self.on_bookmark_kept(self._awaited_bookmark)
+        self._awaited_bookmark = self._awaited_bookmark or before
 
     patch.setattr(OrderedSubscription, "_maybe_complete", hasty)
 

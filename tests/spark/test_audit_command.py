@@ -136,7 +136,7 @@ def test_an_empty_trace_holds_with_a_remark(tmp_path: Path, capsys: pytest.Captu
         (["good", "--mode", "guaranteed", "-g", "fifo"], "exclude each other"),
         (["good", "--master", "local"], "exclude each other"),
         (["good", "--out", "good/nodes.parquet"], "nodes.parquet: File exists"),
-        ([], "Missing argument"),
+        ([], "missing argument"),
     ],
 )
 def test_bad_input_is_told_in_one_line(

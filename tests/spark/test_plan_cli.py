@@ -216,7 +216,7 @@ def test_an_empty_table_is_a_plan_of_nothing(
         ("client,theme\na,/x\n", "missing column topic; the columns are client, theme"),
         ("who,theme\na,/x\n", "missing column client and column topic; the columns are who, theme"),
         ("client,topic\na,/x\nb,x\n", "row 2: topic pattern 'x' must start with '/'"),
-        ("client,topic\na,/x/**/y\n", "row 1: topic pattern '/x/**/y': '*' stands for a whole level"),
+        ("client,topic\na,/x/**/y\n", "row 1: topic pattern '/x/**/y': '*' must be a whole level"),
         ("client,topic,site\na,/x,east\nb,/x,\n", None),
         (
             "client,topic,site\na,/x,east\nb,/x,\nc,/x,west\n",

@@ -60,7 +60,7 @@ def test_points_run_once_and_failed_ones_again(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(studies, "load_study", lambda name: Small(chosen))
     first = command("ordering", "--quick", "--out", str(tmp_path))
     assert first.exit_code == ExitCode.CHECK_FAILED, first.output
-    assert "3 runs, 0 of them kept from before, 1 failed" in first.stdout
+    assert "3 runs, 0 of them from earlier, 1 failed" in first.stdout
     assert "'seed': 'no seed'" in first.stderr and "Traceback" not in first.output
     directory = tmp_path / "ordering"
     assert "Traceback" in (directory / "failures.txt").read_text()

@@ -132,7 +132,7 @@ def _surrogates(value: object) -> bool:
         (row(attributes=[("~order", "1")]), "'~order': names that start with '~' are reserved"),
         (row(attributes=[("topic", "/b")]), "'topic' is reserved"),
         (row(attributes=[("n", str(2**64))]), "does not fit into 64 bits"),
-        (row(attributes=[("n", '"torn')]), "starts with a quote and is not a JSON string"),
+        (row(attributes=[("n", '"torn')]), "starts with a quote but is not a JSON string"),
         (row(attributes=[("key", "b")], key=b"c"), "'key' is b'c' in column key, but 'b' in another"),
         (row(headers=[{"key": "h", "value": b"1"}, {"key": "h", "value": b"2"}]), "'h' is b'2' in column headers"),
         (row(headers=[None]), "a header or its key is null"),

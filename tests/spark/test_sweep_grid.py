@@ -202,7 +202,8 @@ def test_the_shipped_grids_are_good() -> None:
         ),
         (
             SMALL + '[grid]\n"overlay.mode" = ["peers"]',
-            'point 0 (overlay.mode = peers): overlay.mode: "peers" is not yet available',
+            'point 0 (overlay.mode = peers): overlay.mode: "peers" is not yet available; '
+            'available: "best-effort", "guaranteed", "epidemic"',
         ),
         (
             SMALL + "[grid]\nduration_s = [1, 1.0]",

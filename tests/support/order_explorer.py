@@ -32,12 +32,12 @@ from tidings.core.ordering.publisher import EventStamped, OrderedPublisher
 from tidings.core.ordering.server.server import NoOps, SequencerServer
 from tidings.core.ordering.stamps import Chain
 from tidings.core.ordering.subscriber import (
-    NO_OP,
     OrderedEvent,
     OrderedSubscriber,
     Patience,
     TopicsJoined,
 )
+from tidings.core.ordering.waiting import NO_OP
 from tidings.core.structures.range_set import RangeSet
 
 CHAIN_MESSAGES = (CreateRelay, AnswersTaken, SubscribeWalk)
@@ -704,7 +704,7 @@ def forget_linger(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def forget_ghosts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without rule 2."""
-    monkeypatch.setattr(SequencingGroups, "_haunt", lambda self, topic, ghosts: None)
+    monkeypatch.setattr(SequencingGroups, "_add_ghosts", lambda self, topic, ghosts: None)
 
 
 def forget_fence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,8 +122,10 @@ class OverlayNetwork:
         return handle
 
     def _make_client(self, node: SimulatedNode) -> Node:
-        marks = node.disk.setdefault("marks", {})
-        client = ReliableClient(node, self.clients[node.node], incarnation=node.now, marks=marks)
+        resume_points = node.disk.setdefault("resume_points", {})
+        client = ReliableClient(
+            node, self.clients[node.node], incarnation=node.now, resume_points=resume_points
+        )
         for subscription in self._subscriptions[node.node].values():
             client.subscribe(subscription)
         return client
@@ -386,7 +388,7 @@ def exclude_by_the_table_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     message = Delivery._message
 
     def as_of_now(self: Delivery, queued: Queued) -> Message:
-        queued.mark, queued.excluded = self._log.position, ()
+        queued.log_position, queued.excluded = self._log.position, ()
         return message(self, queued)
 
     monkeypatch.setattr(Delivery, "_message", as_of_now)

@@ -805,7 +805,7 @@ class World:
         for what, waiting in (
             ("items up the chain", machine.untaken),
             ("no-ops", machine.no_ops),
-            ("outputs", active._speaker._held),
+            ("outputs", active._output_gate._held),
             ("inputs", active._batch),
         ):
             if waiting:

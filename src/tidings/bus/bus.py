@@ -14,12 +14,12 @@ from typing import Any, Protocol
 from tidings.bus.host import CLOSED, ApplicationHost
 from tidings.bus.receipts import Batch, Receipt
 from tidings.bus.sequencing import Sequencing
-from tidings.bus.service import PublishedEvent, each, iterate, no_event
+from tidings.bus.service import PublishedEvent, each, iterate
 from tidings.core.client.reliable_session import ReliableClient
 from tidings.core.client.session import BestEffortClient
 from tidings.core.client.session import ClientSession as ClientSession
 from tidings.core.errors import ConnectionFailed
-from tidings.core.events.event import EventId
+from tidings.core.events.event import EventId, no_event
 from tidings.core.events.run import Stretch
 from tidings.core.events.subscription import Subscription
 from tidings.core.facts import NotificationsDropped, PublicationSent, StatusReceived
@@ -236,21 +236,22 @@ class Bus(ApplicationHost):
 
     def _add_some(self, events: Iterable[PublishedEvent]) -> bool:
         """True if a run is full, and gone."""
-        session, application, connection = self._session, self._application, self.connection
-        has_order = self._order is not None
         full = False
+        if self._order is None:
+            full = self._session.add_some(events)
+        else:
+            self._publish_in_order(events)
+        self.flush_soon(full=full)
+        return full
+
+    def _publish_in_order(self, events: Iterable[PublishedEvent]) -> None:
+        publish, connection = self._application.publish, self.connection
         for event in events:
             try:
                 topic, attributes, payload = event
             except (TypeError, ValueError):
                 raise no_event(event) from None
-            if has_order:
-                application.publish(topic, attributes, payload, connection.now)
-            elif session.add(topic, attributes, payload, connection.now):
-                full = True
-                break
-        self.flush_soon(full=full)
-        return full
+            publish(topic, attributes, payload, connection.now)
 
     def flush_soon(self, *, full: bool) -> None:
         """A full run leaves now, the rest at the end of this turn of the loop."""

@@ -22,7 +22,7 @@ from tidings.bus.overlay import (
 )
 from tidings.bus.sequencing import LocalSequencing, Sequencing
 from tidings.bus.service import EventService
-from tidings.core.client.reliable_session import Marks
+from tidings.core.client.reliable_session import ResumePoints
 from tidings.core.errors import AddressError, NotYetAvailable
 from tidings.core.ordering.layout import EVERYTHING, single
 from tidings.core.ordering.server.machine import PublishNoOps
@@ -90,7 +90,7 @@ def connect_as(
     sequencer: str | Sequence[str] | None = None,
     order_patience: Patience | None = None,
     incarnation: int | None = None,
-    marks: Marks | None = None,
+    resume_points: ResumePoints | None = None,
     opener: Opener | None = None,
 ) -> ApplicationHost:
     """`connect` for a client that goes on where an earlier one of its name ended (bus/overlay.py), or that reaches
@@ -129,7 +129,7 @@ def connect_as(
             tls_ca=tls_ca,
             timeout_s=timeout_s,
             incarnation=incarnation,
-            marks=marks,
+            resume_points=resume_points,
             opener=opener,
             find_order=sequencing,
             patience=order_patience,

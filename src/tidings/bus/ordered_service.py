@@ -21,10 +21,10 @@ from tidings.bus import stream
 from tidings.bus.host import CLOSED, ApplicationHost
 from tidings.bus.receipts import Batch, Receipt
 from tidings.bus.sequencing import Sequencing
-from tidings.bus.service import EventService, PublishedEvent, each, no_event
+from tidings.bus.service import EventService, PublishedEvent, each
 from tidings.core.client.beneath import END
 from tidings.core.errors import NotConfirmed, TidingsError
-from tidings.core.events.event import Event, EventId, make_publication
+from tidings.core.events.event import Event, EventId, make_publication, no_event
 from tidings.core.events.run import Stretch, singles
 from tidings.core.events.subscription import Subscription
 from tidings.core.facts import (

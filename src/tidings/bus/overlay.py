@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from tidings.bus.bus import Bus
 from tidings.bus.sequencing import Sequencing
-from tidings.core.client.reliable_session import Marks
+from tidings.core.client.reliable_session import ResumePoints
 from tidings.core.errors import ConnectionFailed
 from tidings.core.ordering.subscriber import Patience
 from tidings.core.overlay.epidemic.settings import Algorithm, RecoverySettings
@@ -51,15 +51,16 @@ def broker_bus(
     tls_ca: str | Path | None = None,
     timeout_s: float = 5.0,
     incarnation: int | None = None,
-    marks: Marks | None = None,
+    resume_points: ResumePoints | None = None,
     opener: Opener | None = None,
     find_order: Callable[[Sequence[str]], Sequencing | None] = lambda told: None,
     patience: Patience | None = None,
 ) -> Bus:
     """A bus at a broker, not open yet; with several addresses, `host1:port1,host2:port2`, at any of them.
 
-    A name that is not `lasting` nobody had before, or will have again. `incarnation` and `marks` are for a client that
-    goes on where an earlier one ended: it publishes as that one, and is not shown again what that one was shown.
+    A name that is not `lasting` nobody had before, or will have again. `incarnation` and `resume_points` are for a
+    client that goes on where an earlier one ended: it publishes as that one, and is not shown again what that one was
+    shown.
     `find_order` is given the addresses of the sequencers that the broker told.
     """
     transport, encrypted = SCHEMES[scheme]
@@ -75,7 +76,7 @@ def broker_bus(
         incarnation=incarnation if lasting else 0,
         acknowledges=False,
         lasting=lasting,
-        marks=marks,
+        resume_points=resume_points,
         opener=opener,
         connect_timeout_seconds=timeout_s,
     )

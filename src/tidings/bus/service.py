@@ -6,7 +6,6 @@ A service implements four coroutines; `subscribe` and its streams come with this
 
 from __future__ import annotations
 
-import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from itertools import count
@@ -246,11 +245,6 @@ async def each(*sources: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[An
         else:
             for event in iterate(events):
                 yield event
-
-
-def no_event(given: object) -> TypeError:
-    """For what a `publish_many` got in the place of an event."""
-    return TypeError(f"events must be (topic, attributes, payload) each, not {reprlib.repr(given)}")
 
 
 def parse_order(order: str) -> Order:

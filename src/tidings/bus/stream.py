@@ -175,7 +175,8 @@ class Stream:
 
     async def get(self, timeout_s: float | None = None) -> Event:
         """The next event; TimeoutError if none comes in time, ConnectionFailed if none can come any more."""
-        self._finish()
+        if self._lossless:
+            self._finish()
         event = self._next()
         if event is not None:
             return event
@@ -191,7 +192,8 @@ class Stream:
         return self
 
     async def __anext__(self) -> Event:
-        self._finish()
+        if self._lossless:
+            self._finish()
         while (event := self._next()) is None:
             if self._failure is not None:
                 raise self._failure
@@ -244,24 +246,23 @@ class Stream:
     def _next(self) -> Event | None:
         """The application takes an event, if there is one."""
         events = self._events
-        event = None
-        while event is None:
+        while True:
             while not events:
                 if not self._later:
                     return None
                 self._decode_next()
             self._waiting -= 1
             self._taken += 1
-            event = events.popleft()
-        return event
+            if (event := events.popleft()) is not None:
+                return event
 
     def _finish(self) -> None:
         """Whoever asks for the next event is done with those before."""
-        if self._lossless and self._taken:
+        if self._taken:
             if not self._finished:  # said once in a turn of the loop, for that is when it leaves
                 asyncio.get_running_loop().call_soon(self._report)
             self._finished += self._taken
-        self._taken = 0
+            self._taken = 0
 
     def _report(self) -> None:
         """Tell the service what the application is done with."""

@@ -1,4 +1,4 @@
-"""The errors that tidings raises for a mistake of its user or of a peer. Every message names what and where."""
+"""The errors that tidings raises for a mistake of its user or of a peer. Every message says what is wrong and where."""
 
 
 class TidingsError(Exception):
@@ -6,7 +6,7 @@ class TidingsError(Exception):
 
 
 class FilterError(TidingsError):
-    """A filter that cannot be used. `position` counts characters from 0, or is None where there is none."""
+    """A filter is invalid. `position` counts characters from 0; None if the error has no position."""
 
     def __init__(self, message: str, *, sql: str = "", position: int | None = None) -> None:
         self.sql = sql
@@ -15,88 +15,88 @@ class FilterError(TidingsError):
 
 
 class TopicError(TidingsError):
-    """A topic or topic pattern that is not well formed."""
+    """A topic or topic pattern is not well formed."""
 
 
 class AttributeValueError(TidingsError):
-    """An attribute whose name or value cannot be carried."""
+    """An attribute has a name or a value that events cannot carry."""
 
 
 class WireError(TidingsError):
-    """Bytes from a peer that are no message of this protocol, or exceed a limit."""
+    """A peer sent bytes that are not a message of this protocol, or that exceed a limit."""
 
 
 class ScenarioError(TidingsError):
-    """A scenario or topology file that cannot be used; the message names the key."""
+    """A scenario or topology file is invalid; the message names the key."""
 
 
 class NotYetAvailable(ScenarioError):  # noqa: N818 - it is a statement, not a failure
-    """Something that the file format knows and this version does not run."""
+    """The file format allows this, but this version cannot run it."""
 
 
 class TraceError(TidingsError):
-    """Trace tables that are missing, unreadable or of another shape."""
+    """Trace tables are missing, unreadable or have the wrong columns."""
 
 
 class ConnectionFailed(TidingsError):  # noqa: N818
-    """A broker that cannot be reached, refused us, or went away."""
+    """A broker cannot be reached, rejected the connection, or closed it."""
 
 
 class AddressError(ConnectionFailed):
-    """A URL or an address that is not well formed: a mistake in what was given, whoever may listen there."""
+    """A URL or an address is not well formed: retrying cannot help."""
 
 
 class BrokerAway(ConnectionFailed):
-    """Nobody answers there now: that may change, unlike a refusal."""
+    """Nobody answers at the address now. Unlike a rejection, that may change."""
 
 
 class NotConfirmed(TidingsError):  # noqa: N818
-    """A publication whose broker went away before it confirmed: it may or may not have been taken."""
+    """The broker went away before it confirmed a publication, which it may or may not have taken."""
 
 
 class SubscriptionRefused(TidingsError):  # noqa: N818
-    """A subscription that the broker did not accept."""
+    """The broker rejected a subscription."""
 
 
 class StoreError(TidingsError):
-    """What a broker keeps on disk cannot be opened, read or written; the message names the file."""
+    """A broker's store cannot be opened, read or written; the message names the file."""
 
 
 class StoreFull(StoreError):  # noqa: N818
-    """There is no room for a write. Nothing of it was kept, and the store goes on once there is room."""
+    """A write found no room. None of it was kept, and the store works again once there is room."""
 
 
 class StoreCorrupt(StoreError):  # noqa: N818
-    """A file that is no store of ours, or is damaged; the message says how to recover."""
+    """A file is damaged, or is not a broker's store; the message says how to recover."""
 
 
 class OrderError(TidingsError):
-    """Topics, sequencers or timestamps that do not fit together, or an order that cannot be had here."""
+    """Topics, sequencers or timestamps do not fit together, or an order is not available here."""
 
 
 class ArchiveError(TidingsError):
-    """An archive that cannot be opened, read or written; the message names the file or the offset."""
+    """An archive cannot be opened, read or written; the message names the file or the offset."""
 
 
 class ArchiveTrimmed(ArchiveError):  # noqa: N818
-    """Offsets that the archive had and does not keep any more."""
+    """The archive no longer has these offsets."""
 
 
 class ArchiveAhead(ArchiveError):  # noqa: N818
-    """Offsets that the archive does not have yet."""
+    """The archive does not have these offsets yet."""
 
 
 class ArchiveCorrupt(ArchiveError):  # noqa: N818
-    """A file of an archive that is missing, torn or damaged; the message names it and the offsets it held."""
+    """A file of an archive is missing, torn or damaged; the message names it and the offsets it held."""
 
 
 class ArchiveFull(ArchiveError):  # noqa: N818
-    """There is no room for a write. Nothing of it was kept, and the archive goes on once there is room."""
+    """A write found no room. None of it was kept, and the archive works again once there is room."""
 
 
 class MissingExtra(TidingsError, ImportError):  # noqa: N818
-    """A part of tidings whose libraries are not installed; the message says how to install them."""
+    """A part of tidings needs libraries that are not installed; the message says how to install them."""
 
 
 class PipelineError(TidingsError):
-    """A job that cannot run on Spark as it was asked for: an option, a column, a master, or no Java."""
+    """A job cannot run on Spark as requested: an option, a column or a master is wrong, or Java is missing."""

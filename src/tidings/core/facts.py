@@ -1,5 +1,5 @@
-"""What leaves the protocols through `Port.emit`: facts for the application, the trace or an operator, and commands to
-the driver."""
+"""What protocols emit through `Port.emit`: facts for the application, the trace or an operator, and commands to the
+driver."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidings.core.events.timestamp import Timestamp
 
 
 class Output(Struct, frozen=True, gc=False):
-    """Base of all that leaves a protocol. A direct subclass is a command to the driver."""
+    """Base of everything that a protocol emits. Direct subclasses are commands to the driver."""
 
 
 class Fact(Output, frozen=True, gc=False):
@@ -21,20 +21,20 @@ class Fact(Output, frozen=True, gc=False):
 
 
 class Delivered(Fact, frozen=True, gc=False):
-    """A client is notified of an event or, if it takes runs, of several."""
+    """A client was notified of an event or, if it takes runs, of several."""
 
     subscription: str
     stretch: Stretch
     out_of_order: bool = False
     recovered_by: str = ""
     ticket: Taking | None = None
-    """Of a service that keeps events until the application says that it is done with them."""
+    """Set by services that keep events until the application is done with them."""
     stamp: Timestamp | None = None
-    """The first event's timestamp, where the subscription has an order of several topics."""
+    """The first event's timestamp, if the subscription orders several topics."""
 
 
 class SubscriptionAccepted(Fact, frozen=True, gc=False):
-    """From now on the subscription gets what matches it."""
+    """From now on the subscription gets every event that matches it."""
 
     subscription: str
 
@@ -59,18 +59,18 @@ class PublicationFailed(Fact, frozen=True, gc=False):
     sequence: int
     reason: str
     unordered: bool = False
-    """It got no number, and was not published."""
+    """The publication got no number and was not published."""
 
 
 class PublicationSent(Fact, frozen=True, gc=False):
-    """The service has the publications `first` to `last`, in their turn; an order may have held them back."""
+    """Publications `first` to `last` went to the service, in their turn; an order may have held them back before."""
 
     first: int
     last: int
 
 
 class PublicationNumbered(Fact, frozen=True, gc=False):
-    """The publications `first` to `last` have their timestamps, of so many entries each."""
+    """Publications `first` to `last` have their timestamps, of `entries` entries each."""
 
     first: int
     last: int
@@ -78,33 +78,33 @@ class PublicationNumbered(Fact, frozen=True, gc=False):
 
 
 class SubscriptionChanged(Fact, frozen=True, gc=False):
-    """From now on the subscription gets what matches its new form, and nothing else."""
+    """From now on the subscription gets only what matches its new form."""
 
     subscription: str
 
 
 class ChangeFailed(Fact, frozen=True, gc=False):
-    """The subscription stays as it was."""
+    """The change was rejected; the subscription stays as it was."""
 
     subscription: str
     reason: str
 
 
 class SubscriptionBroken(Fact, frozen=True, gc=False):
-    """Its order cannot be continued; nothing more is shown."""
+    """The subscription's order cannot be continued; no more events are delivered."""
 
     subscription: str
     reason: str
 
 
 class NotificationsDropped(Fact, frozen=True, gc=False):
-    """The broker left out so many notifications because this client did not keep up."""
+    """The broker dropped `count` notifications because this client was too slow."""
 
     count: int
 
 
 class Misbehaviour(Fact, frozen=True, gc=False):
-    """A peer sent something that makes no sense; it was ignored."""
+    """A peer broke the protocol; its message was ignored."""
 
     peer: str
     what: str
@@ -117,10 +117,10 @@ class StatusReceived(Fact, frozen=True, gc=False):
 
 
 class SessionWanted(Output, frozen=True, gc=False):
-    """To the driver: keep a connection to that peer open, from now on, dialling again whenever there is none.
+    """To the driver: keep a connection to that peer open from now on, and dial again whenever it breaks.
 
-    The driver answers with `link_up` and `link_down`. Between the two, what either side sends arrives in order
-    and without gaps; what was on its way when the connection broke is lost, and never arrives later.
+    The driver reports `link_up` and `link_down`. Between the two, messages of either side arrive in order and without
+    gaps. Messages in flight when the connection breaks are lost and never arrive later.
     """
 
     peer: str
@@ -128,29 +128,29 @@ class SessionWanted(Output, frozen=True, gc=False):
 
 
 class SessionUnwanted(Output, frozen=True, gc=False):
-    """To the driver: close the connection to that peer, if there is one, and stop dialling it.
+    """To the driver: close the connection to that peer, if any, and stop dialling it.
 
-    `link_down` follows if there was one. The peer may dial us.
+    `link_down` follows if there was one. The peer may still dial us.
     """
 
     peer: str
 
 
 class SpillFailed(Fact, frozen=True, gc=False):
-    """What waits for somebody who cannot be reached could not be written to disk, or not be removed from it."""
+    """Publications for an unreachable subscriber could not be written to disk, read from it, or removed."""
 
     reason: str
 
 
 class SubscriptionProgress(Fact, frozen=True, gc=False):
-    """Who does not know the subscription yet. It holds for what is published elsewhere."""
+    """Lists the brokers that do not know the subscription yet. It already holds for events published elsewhere."""
 
     subscription: str
     uncovered: tuple[str, ...]
 
 
 class EventsGivenUp(Fact, frozen=True, gc=False):
-    """So much of a source was given up for the subscription: its broker could not keep it any longer."""
+    """Events `first` to `last` of a source are lost to the subscription: its broker could not keep them."""
 
     subscription: str
     source: str
@@ -158,28 +158,28 @@ class EventsGivenUp(Fact, frozen=True, gc=False):
     first: int
     last: int
     certain: bool = True
-    """False: it changed its broker, and these may have waited at the old one."""
+    """False: the client changed its broker, and these may have waited at the old one."""
     ticket: Taking | None = None
-    """As of an event: the broker says it again until somebody is done with it."""
+    """As for an event: the broker reports the gap again until the application is done with it."""
 
 
 class BrokerChanged(Fact, frozen=True, gc=False):
-    """The client moved; what waited for its subscriptions does not come, be it reported as missed or not yet."""
+    """The client moved. What waited for its subscriptions will not come, whether reported as missed yet or not."""
 
 
 class BookmarksKnown(Fact, frozen=True, gc=False):
-    """The client's broker has said what an earlier life of the client has left there."""
+    """The client's broker has sent the bookmarks that an earlier incarnation of the client left there."""
 
 
 class BookmarkIsKept(Fact, frozen=True, gc=False):
-    """What the client said of how far a subscription has come outlives it from now on."""
+    """The bookmark of that number is on the broker's disk and outlives the client."""
 
     subscription: str
     number: int
 
 
 class JoinAnswered(Fact, frozen=True, gc=False):
-    """To the driver of a broker that joins: start it as a guaranteed broker with this label and neighbourhood."""
+    """To the driver of a joining broker: start it as a guaranteed broker with this label and neighbourhood."""
 
     label: tuple[int, ...]
     delta: int
@@ -191,11 +191,11 @@ class JoinRefused(Fact, frozen=True, gc=False):
 
 
 class LeftNetwork(Fact, frozen=True, gc=False):
-    """To the driver: the broker has left, nothing waits for it; it can be stopped and its data removed."""
+    """To the driver: the broker has left and nothing waits for it. Stop it; its data can be removed."""
 
 
 class BrokerKnown(Fact, frozen=True, gc=False):
-    """To the driver: messages for that broker go to this address from now on."""
+    """To the driver: send messages for that broker to this address from now on."""
 
     broker: str
     address: str

@@ -1,12 +1,11 @@
-"""The kernel that every protocol is written against: a Port, parts with one handler per message, a node.
+"""The interface between protocols and drivers: a Port, parts with one handler per message, and a node made of parts.
 
-A part is a plain class. It gets a `Port` and says what it needs through it; the driver (simulator/ or net/)
-gives it: the time, a seeded generator, sending, timers, and `emit` for what leaves the protocol (a delivery
-to the application, a fact for the trace). A part reads no clock and does no I/O.
+A part is a plain class that reads no clock and does no I/O. Its `Port`, which the driver (drivers/) implements,
+provides the time, a seeded generator, sending, timers, and `emit` for what leaves the protocol (a delivery to the
+application, a fact for the trace).
 
-A part's methods named `on_<message>` handle the message classes listed in `handles`; `on_timer` gets the
-name of a timer that it set. Timers are named by tuples whose first item is the part's `name`, so that parts
-composed into one node never clash.
+`handles` maps message classes to a part's methods named `on_<message>`; `on_timer` gets the name of a timer that the
+part set. Timers are named by tuples whose first item is the part's `name`, so that parts of one node never clash.
 """
 
 from __future__ import annotations
@@ -33,33 +32,33 @@ class RandomSource(Protocol):
 
 
 class Port(Protocol):
-    """What a driver gives to one node."""
+    """What a driver provides to one node."""
 
     node: str
     random: RandomSource
 
     @property
     def now(self) -> int:
-        """The time in nanoseconds; virtual or monotonic wall time."""
+        """The time in nanoseconds, virtual or monotonic."""
 
     def send(self, to: str, message: Message) -> None:
-        """Send, without any promise: a link may lose, repeat or reorder unless its driver says otherwise."""
+        """Send without any guarantee: a link may lose, duplicate or reorder unless its driver says otherwise."""
 
     def sender(self, to: str) -> Send:
-        """`send` to that peer, for those who send to it again and again."""
+        """Return `send` bound to that peer, for callers that send to it often."""
 
     def set_timer(self, name: TimerName, at: int) -> None:
-        """Call `on_timer(name)` at time `at`, once. Setting a name again replaces it."""
+        """Call `on_timer(name)` once, at time `at`. Setting a name again replaces the timer."""
 
     def cancel_timer(self, name: TimerName) -> None:
-        """Forget the timer; unknown names are ignored."""
+        """Cancel the timer. Unknown names are ignored."""
 
     def emit(self, output: object) -> None:
-        """Hand a fact or a command (core/facts.py) to whoever drives this node."""
+        """Hand a fact or a command (core/facts.py) to this node's driver."""
 
 
 class Part:
-    """One protocol of a node. Subclasses fill `name` and `handles` and write the handlers."""
+    """One protocol of a node. Subclasses set `name` and `handles` and implement the handlers."""
 
     name: ClassVar[str]
     handles: ClassVar[Mapping[type, str]] = {}
@@ -75,14 +74,14 @@ class Part:
         raise KeyError(f"{type(self).__name__} set no timer {name!r}")
 
     def on_link_up(self, peer: str) -> None:
-        """The driver (re)opened a connection to `peer`. Datagram drivers and simulated links never say so."""
+        """The driver (re)opened a connection to `peer`. Datagram drivers and simulated links never report this."""
 
     def on_link_down(self, peer: str) -> None:
         """The driver lost its connection to `peer`."""
 
 
 class Node:
-    """Parts composed into one state machine; the driver calls `start`, `receive`, `timer`, `link_*`."""
+    """Composes parts into one state machine. The driver calls `start`, `receive`, `timer` and `link_*`."""
 
     def __init__(self, parts: Iterable[Part]) -> None:
         self.parts = tuple(parts)
@@ -100,14 +99,14 @@ class Node:
 
     def receive(self, sender: str, message: Message) -> None:
         handler = self.handlers.get(message.__class__)
-        if handler is not None:  # a message of a part that this node does not run is not for us
+        if handler is not None:  # ignore messages of parts that this node does not run
             handler(sender, message)
 
     def timer(self, name: TimerName) -> None:
         self._by_name[name[0]].on_timer(name)
 
     def discard(self) -> None:
-        """The node is gone for good: give back what it shares with others of its process."""
+        """Release what the node shares with others of its process. It will not be used again."""
 
     def link_up(self, peer: str) -> None:
         for part in self.parts:

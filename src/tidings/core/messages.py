@@ -1,8 +1,8 @@
-"""What all nodes say to each other, one class per message, as tagged arrays on the wire. The messages of one protocol
-are beside it (`messages.py` of its package); the codec collects them.
+"""The messages that all protocols share, one class each, sent as tagged arrays. The messages of a single protocol are
+in `messages.py` of its package; the codec collects them.
 
-A `Publication` and a `Run` of them (core/events) are messages too: they travel as themselves, between
-brokers and from a client to its broker.
+`Publication` and `Run` (core/events) are messages too. They travel as they are, between brokers and from a client to
+its broker.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ class WireMessage(Struct, array_like=True, frozen=True, gc=False):
     """Base of all messages but publications."""
 
 
-# --- Opening a session (net/ only) ---------------------------------------------------------------------
+# --- Opening a connection (drivers/sockets only) ------------------------------------------------------------------
 
 
 class Hello(WireMessage, frozen=True, gc=False, tag=1):
-    """The first message on a connection, from the side that opened it. `version` stays first for ever."""
+    """The first message on a connection, from the side that opened it. `version` must always stay first."""
 
     version: int
     node: Name
     role: Annotated[str, Meta(max_length=16)]
     """broker or client"""
     mode: Annotated[str, Meta(max_length=32)] = ""
-    """The overlay's mode, from brokers: different modes do not mix."""
+    """The overlay's mode, if a broker sends this: brokers of different modes do not connect."""
     token: Annotated[str, Meta(max_length=4096)] = ""
 
 
 class Welcome(WireMessage, frozen=True, gc=False, tag=2):
-    """The answer to a Hello that is accepted."""
+    """Accepts a Hello."""
 
     version: int
     node: Name
     mode: Annotated[str, Meta(max_length=32)] = ""
     sequencers: Annotated[tuple[Annotated[str, Meta(max_length=300)], ...], Meta(max_length=64)] = ()
-    """Where a client finds who gives events one order."""
+    """The addresses of the sequencers."""
 
 
 class Refused(WireMessage, frozen=True, gc=False, tag=3):
-    """The answer to a Hello that is not; the connection ends."""
+    """Rejects a Hello; the connection ends."""
 
     reason: Text
 
@@ -78,11 +78,11 @@ class Subscribe(WireMessage, frozen=True, gc=False, tag=20):
     filter: Text | None
     order: Annotated[str, Meta(max_length=16)]
     headers: bool = False
-    """The client needs no more than headers of what it is notified of for this subscription alone."""
+    """The client needs only the headers of events that match no other subscription of its own."""
 
 
 class Subscribed(WireMessage, frozen=True, gc=False, tag=21):
-    """The subscription is installed everywhere: what is published from now on is routed to it."""
+    """The subscription is installed everywhere: matching events published from now on are routed to it."""
 
     subscription: SubscriptionId
 
@@ -107,24 +107,24 @@ class Confirm(WireMessage, frozen=True, gc=False, tag=25):
     first: Counter
     last: Counter
     kept: bool = False
-    """Guaranteed mode: they are on the broker's disk, and somebody has not got them yet. Another Confirm
-    follows when all have."""
+    """Guaranteed mode: they are on the broker's disk, and some subscriber does not have them yet. Another Confirm
+    follows when all have them."""
 
 
 class PublishFailed(WireMessage, frozen=True, gc=False, tag=26):
-    """The broker did not take that publication, and why."""
+    """The broker rejected that publication."""
 
     sequence: Counter
     reason: Text
 
 
 class Notify(WireMessage, frozen=True, gc=False, tag=27):
-    """Events for the named subscriptions of a client."""
+    """Notifies a client of events that match the named subscriptions."""
 
     subscriptions: tuple[str, ...]
     stretch: Stretch
     by: str = ""
-    """Which recovery algorithm brought them; empty: none was needed."""
+    """The recovery algorithm that brought them; empty if none was needed."""
 
     @property
     def count(self) -> int:
@@ -132,7 +132,7 @@ class Notify(WireMessage, frozen=True, gc=False, tag=27):
 
 
 class Dropped(WireMessage, frozen=True, gc=False, tag=28):
-    """So many notifications were not sent because the client did not keep up."""
+    """The broker dropped `count` notifications because the client was too slow."""
 
     count: Counter
 

@@ -1,9 +1,9 @@
-"""What a broker keeps across restarts (overlay: state on disk), as a contract and as a store in memory.
+"""What a broker keeps across restarts: the contract of a store, and a store in memory.
 
-Protocol parts write through `Store` before they send what depends on it. That they do not hear when it is on disk is
-the drivers' law, *persist before send*: what handlers write in one turn of the loop waits in one transaction, what they
-send waits in an outbox, and the driver commits before it lets anything out. If it cannot, the node stops. The live
-broker's store is storage/disk_store.py; the simulator's is `MemoryStore`, whose tables outlive a simulated crash.
+Parts write to a `Store` before they send what depends on the write. They need not wait for the disk, because drivers
+*persist before they send*: the writes of one turn of the loop are one transaction, messages wait in an outbox, and the
+driver commits before it flushes the outbox. If the commit fails, the node stops. Live brokers use
+storage/disk_store.py. The simulator uses `MemoryStore`, whose tables outlive a simulated crash.
 """
 
 from __future__ import annotations
@@ -15,51 +15,51 @@ from tidings.core.errors import StoreError
 
 TABLES = ("identity", "log", "clients", "bookmarks", "spill")
 Change = tuple[str, bytes, bytes | None]
-"""Table, key, value. None deletes the key; a key that is not there is ignored."""
+"""Table, key, value. None deletes the key; deleting an unknown key does nothing."""
 
 
 class Store(Protocol):
-    """A few named tables (`TABLES`) of key -> value, in order of first insertion.
+    """Holds the named tables (`TABLES`) of key -> value, in order of first insertion.
 
-    An unknown table is a KeyError; any use after `close` is a StoreError.
+    An unknown table raises KeyError; any use after `close` raises StoreError.
     """
 
     def read(self, table: str) -> list[tuple[bytes, bytes]]:
-        """All entries. Replacing a value keeps its place; deleting and inserting again goes to the end."""
+        """Return all entries. Replacing a value keeps its place; deleting and inserting again moves it to the end."""
 
     def get(self, table: str, key: bytes) -> bytes | None: ...
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Apply the changes in order, all or nothing; they are on disk before anything that is sent now leaves.
+        """Apply the changes in order, all or nothing. They are on disk before anything sent from now on leaves.
 
-        After StoreFull or any other StoreError the state is as before.
+        StoreFull and every other StoreError leave the state unchanged.
         """
 
     def commit(self) -> None:
-        """For the driver: all that was written is on disk when this returns. After StoreError the node must stop."""
+        """Put everything written on disk. For the driver; after a StoreError the node must stop."""
 
     def size_bytes(self, table: str) -> int:
-        """The lengths of all keys and values together; takes constant time."""
+        """Return the total length of all keys and values, in constant time."""
 
     def count(self, table: str) -> int:
-        """The number of entries; takes constant time."""
+        """Return the number of entries, in constant time."""
 
     def close(self) -> None:
-        """Closing again does nothing."""
+        """Close the store. Closing it again does nothing."""
 
 
 def check_tables(changes: Iterable[Change]) -> None:
-    """KeyError unless every change names one of `TABLES`."""
+    """Raise KeyError unless every change names one of `TABLES`."""
     for table, _, _ in changes:
         if table not in TABLES:
             raise KeyError(table)
 
 
 class MemoryStore:
-    """A `Store` over a dict of dicts, for simulation.
+    """Implements `Store` over a dict of dicts, for simulation.
 
-    Whoever passes `tables` keeps it across a crash: another store over the same dict finds what was committed. Each
-    write is, unless somebody wants to hear `on_pending` that something waits for `commit`.
+    The owner of `tables` keeps them across a crash: another store over the same dict finds what was committed. Without
+    `on_pending` each write is committed at once. With it, writes wait for `commit`, and each one calls `on_pending`.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class MemoryStore:
 
     def write(self, changes: Sequence[Change]) -> None:
         self._check_open()
-        check_tables(changes)  # nothing fails after this, so the batch is all or nothing
+        check_tables(changes)  # nothing can fail after this, so the batch is all or nothing
         for table, key, value in changes:
             entries = self._tables[table]
             old = entries.get(key)
@@ -108,7 +108,7 @@ class MemoryStore:
 
     @property
     def pending(self) -> bool:
-        """Something waits for `commit`."""
+        """True if something waits for `commit`."""
         return bool(self._pending)
 
     def commit(self) -> None:
@@ -132,6 +132,6 @@ class MemoryStore:
         self._closed = True
 
     def _check_open(self) -> None:
-        """A node that crashed must not write into the tables of the one that took its place."""
+        """Keep a crashed node from writing into the tables of its successor."""
         if self._closed:
             raise StoreError("the store is closed")

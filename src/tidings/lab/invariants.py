@@ -364,7 +364,7 @@ class OverlayMonitor:
         given = {
             entry.id
             for entry in live.values()
-            if entry.position <= queued.mark and entry.id not in queued.excluded
+            if entry.position <= queued.log_position and entry.id not in queued.excluded
         }
         pending = {name for name in queued.pending if not isinstance(name, LocalClient)}
         if given != wanted or pending != brokers:

@@ -166,7 +166,7 @@ class Recorder:
             self._url,
             self.name,
             sequencer=self._sequencer,
-            marks={SUBSCRIPTION: self._marks.of_sources()},
+            resume_points={SUBSCRIPTION: self._marks.of_sources()},
             opener=self._opener,
             **self._credentials,
         )

@@ -131,7 +131,7 @@ def test_a_subscription_that_is_refused_is_gone() -> None:
 def test_the_same_subscription_cannot_be_made_twice() -> None:
     bench = Bench()
     bench.client.subscribe(SUBSCRIPTION)
-    with pytest.raises(ValueError, match="'s' exists"):
+    with pytest.raises(ValueError, match="'s' already exists"):
         bench.client.subscribe(Subscription("s"))
     assert bench.port.messages == [SUBSCRIBE]
 

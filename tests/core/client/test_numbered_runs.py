@@ -292,7 +292,7 @@ def test_a_stamp_that_does_not_fit_its_run_leaves_it_out_and_is_told(made: Any, 
     ticket = reader.notify(made())
     assert reader.shown() == [] and ticket.done_with, "the broker is not to keep it"
     (fact,) = [fact for fact in reader.facts if isinstance(fact, Misbehaviour)]
-    assert fact.peer == "q" and "was left out" in fact.what and reason in fact.what
+    assert fact.peer == "q" and "was dropped" in fact.what and reason in fact.what
     reader.notify(run_of(3))
     assert reader.shown() == [(1, 1), (2, 2), (3, 3)], "and nothing else suffers"
 

@@ -166,9 +166,9 @@ def test_every_stretch_of_an_ordered_run_is_what_its_events_are_one_by_one(
 
 
 HEADED: tuple[tuple[dict[str, Any], str], ...] = (
-    ({"kind": BARE}, "is of kind -1"),
-    ({"body": b""}, "is of kind 0"),
-    ({"kind": 3}, "is of kind 3"),
+    ({"kind": BARE}, "kind -1 does not allow"),
+    ({"body": b""}, "kind 0 does not allow"),
+    ({"kind": 3}, "kind 3 does not allow"),
     ({"count": 1}, "has 1 events"),
     ({"kind": -2}, "not a run"),
     ({"stamp": [1]}, "not a run"),
@@ -279,8 +279,8 @@ def test_a_run_that_lies_is_told_what_is_wrong(fields: dict[str, Any], reason: s
     ("fields", "reason"),
     [
         ({"count": 0}, "not a run of events"),
-        ({"count": 1}, "has 1 events, 48 bytes of them"),
-        ({"body": b""}, "has 3 events, 0 bytes of them"),
+        ({"count": 1}, "has 1 events in 48 bytes"),
+        ({"body": b""}, "has 3 events in 0 bytes"),
         ({"count": 5_000}, "not a run of events"),
         ({"first": -1}, "not a run of events"),
         ({"first": 2**63 - 2}, "its sequences do not fit into 64 bits"),

@@ -231,19 +231,19 @@ def test_a_state_for_other_topics_is_refused() -> None:
 
 def test_what_is_no_state_and_no_inputs_is_refused() -> None:
     for written in (b"", b"\xff", b"\x90", b"\x97\x01", encode_inputs([])):
-        with pytest.raises(OrderError, match="not the state"):
+        with pytest.raises(OrderError, match="not a valid state"):
             SequencerMachine("middle", LAYOUT).restore(written)
     with pytest.raises(OrderError, match="6 topics, the layout 3"):
         SequencerMachine("middle", OTHER).restore(SequencerMachine("middle", LAYOUT).written())
     for written in (b"", b"\xff", b"\x91\x92\xa1p\x90", b"\x91\x91\xa1p"):
-        with pytest.raises(OrderError, match="not inputs"):
+        with pytest.raises(OrderError, match="not valid inputs"):
             decode_inputs(written)
 
 
 def test_the_first_claim_keeps_its_mark_until_something_came_of_it() -> None:
     tables: Tables = {}
     journal = Journal(MemoryStore(tables), "middle", LAYOUT)
-    assert journal.mark is None
-    journal.keep_mark(17)
-    assert Journal(MemoryStore(tables), "middle", LAYOUT).mark == 17
-    assert Journal(MemoryStore(tables), "low", LAYOUT).mark is None
+    assert journal.claim_nonce is None
+    journal.keep_claim_nonce(17)
+    assert Journal(MemoryStore(tables), "middle", LAYOUT).claim_nonce == 17
+    assert Journal(MemoryStore(tables), "low", LAYOUT).claim_nonce is None

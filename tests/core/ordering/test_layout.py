@@ -116,7 +116,7 @@ def test_spread_puts_the_replicas_on_the_nodes_after_each() -> None:
         (
             single("n", ["/a"]),
             single("m", ["/a"]),
-            "the same topics are at other servers, or their replicas at other nodes",
+            "the same topics are on different servers, or replicas on different nodes",
         ),
         (
             single("n", [f"/{number}" for number in range(SHOWN + 3)]),
@@ -158,10 +158,13 @@ def test_a_layout_survives_the_wire() -> None:
         ),
         ([ServerPlacement("n", ("a",))], "'n': topic pattern 'a' must start with"),
         ([ServerPlacement("n", ("/a/**/b",))], "'n': topic pattern"),
-        ([ServerPlacement("n", ("/a",), standby="m")], "a standby needs a witness"),
-        ([ServerPlacement("n", ("/a",), witness="m")], "a standby needs a witness"),
-        ([ServerPlacement("n", ("/a",), standby="m", witness="m")], "are three nodes"),
-        ([ServerPlacement("n", ("/a",), node="m", standby="m", witness="o")], "are three nodes"),
+        ([ServerPlacement("n", ("/a",), standby="m")], "standby and witness must be given together"),
+        ([ServerPlacement("n", ("/a",), witness="m")], "standby and witness must be given together"),
+        ([ServerPlacement("n", ("/a",), standby="m", witness="m")], "must be three different nodes"),
+        (
+            [ServerPlacement("n", ("/a",), node="m", standby="m", witness="o")],
+            "must be three different nodes",
+        ),
         ([ServerPlacement("n", tuple(f"/{number}" for number in range(4097)))], "4097 topics"),
     ],
 )

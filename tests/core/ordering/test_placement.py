@@ -222,7 +222,7 @@ def test_topics_may_be_names_and_there_may_be_one_site_or_nothing_at_all() -> No
     ("topics", "clients", "sites", "options", "said"),
     [
         (["/a"], [], 0, {}, "0 sites"),
-        (["/a", "/a"], [], 1, {}, "named twice"),
+        (["/a", "/a"], [], 1, {}, "distinct topics"),
         (["/a"], [(1, ["/a"])], 1, {}, "site 1 of 1"),
         (["/a"], [(0, ["/b"])], 1, {}, "unknown topics ['/b']"),
         (["/a"], [], 1, {"rates": {"/b": 1.0}}, "'/b'"),

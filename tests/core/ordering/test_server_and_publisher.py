@@ -131,7 +131,7 @@ def test_one_node_publishes_as_so_many_at_a_time() -> None:
     assert server.part.clock[2] == MAX_LIVES + 2
     again = Server("low")
     again.part.restore(server.part.state())
-    assert again.part._lives == server.part._lives == {"p": MAX_LIVES, "other": 1}
+    assert again.part._publisher_counts == server.part._publisher_counts == {"p": MAX_LIVES, "other": 1}
 
 
 def test_no_node_can_take_more_numbers_than_subscribers_believe_in() -> None:

@@ -87,8 +87,8 @@ def test_a_repeated_subscribe_is_not_answered_before_it_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("message", "complaint"),
     [
-        (subscribe("s", "/b"), "exists with another"),
-        (subscribe("s", "/a", sql="x > 1"), "exists with another"),
+        (subscribe("s", "/b"), "exists with a different"),
+        (subscribe("s", "/a", sql="x > 1"), "exists with a different"),
         (subscribe("t", "/a", order="total"), "not available"),
         (subscribe("t", "/a", order="causal"), "not available"),
         (subscribe("t", "/a", order="odd"), "not available"),

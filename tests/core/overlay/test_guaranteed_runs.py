@@ -179,7 +179,7 @@ def test_part_of_a_run_is_done_with_when_the_client_dies() -> None:
     undone = network.at(3.5).client("s").session._undone["s", "p", 0]
     undone.finish(1, 4)
     network.at(4.0).crash("s")
-    network.network.nodes["s"].disk["marks"].clear()
+    network.network.nodes["s"].disk["resume_points"].clear()
     network.at(5.0).restart("s")
     assert network.at(8.0).shown("s") == [*events("p", 1, 9), *events("p", 5, 9)]
     assert network.remains() == []
@@ -219,7 +219,7 @@ def test_a_run_on_disk_is_rewritten_where_part_of_it_is_done_with() -> None:
     undone.finish(1, 7)
     assert 0 < network.at(11.0).broker("b0").delivery.spilled_bytes < spilled
     network.crash("b0", "s")
-    network.network.nodes["s"].disk["marks"].clear()
+    network.network.nodes["s"].disk["resume_points"].clear()
     network.at(12.0).restart("b0", "s")
     assert network.at(30.0).shown("s") == [*events("p", 1, 9), *events("p", 8, 9)]
     assert network.broker("b0").delivery.spilled_bytes == 0

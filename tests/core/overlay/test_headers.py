@@ -164,7 +164,7 @@ def test_a_subscription_cannot_change_its_mind_about_headers(mode: str) -> None:
         lone.subscribe("c", before)
         [answer] = lone.subscribe("c", Subscription(before.id, before.topics, headers=after))
         assert isinstance(answer, SubscribeFailed)
-        assert f"{before.id!r} exists with headers={before.headers}" in answer.reason
+        assert f"{before.id!r} already exists with headers={before.headers}" in answer.reason
         assert lone.subscribe("c", before)[-1] == Subscribed(before.id)
 
 

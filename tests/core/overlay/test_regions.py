@@ -191,7 +191,7 @@ def test_a_region_too_large_for_the_wire_says_so() -> None:
     ],
 )
 def test_a_branch_is_seen_from_a_neighbour(x: Label, seen_from: Label) -> None:
-    with pytest.raises(ValueError, match=r"no neighbour|not a label"):
+    with pytest.raises(ValueError, match=r"not a neighbour|not a label"):
         Region.branch(x, seen_from=seen_from)
 
 

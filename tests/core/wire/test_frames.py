@@ -74,7 +74,7 @@ def test_a_bad_length_is_refused_at_once(size: int, split: int) -> None:
     header = struct.pack(">I", size)
     first, second = (b"", frame(b"good") + header) if split == 4 else (header[:split], header[split:])
     assert reader.feed(first) == []
-    with pytest.raises(WireError, match=f"a frame of {size} bytes; a frame has 1 to 100"):
+    with pytest.raises(WireError, match=f"a frame of {size} bytes; the limits are 1 to 100"):
         reader.feed(second)
 
 

@@ -204,4 +204,4 @@ def test_a_recorder_that_cannot_resume_notes_why(tmp_path: Path) -> None:
     with ArchiveReader(archive) as reader:
         (gap,) = reader.gaps()
     assert gap.offset == 8
-    assert "lost its state" in gap.reason or "gave this subscriber up" in gap.reason
+    assert "lost its state" in gap.reason or "removed this subscriber" in gap.reason

@@ -426,8 +426,8 @@ async def test_hellos_that_are_refused(hello: Hello, reason: str) -> None:
             Create(("x", 1), 1, 0, 1, 0),
             "who has not named its layout of topics does not send Create",
         ),
-        (ORDERED, OrderLayout("{}"), "not a layout of topics: Object missing required field `servers`"),
-        (ORDERED, OrderLayout('{"servers":[],"causal":true}'), "0 sequencer servers; there are 1 to 256"),
+        (ORDERED, OrderLayout("{}"), "not a valid layout: Object missing required field `servers`"),
+        (ORDERED, OrderLayout('{"servers":[],"causal":true}'), "0 sequencer servers; expected 1 to 256"),
         (ORDERED, StatusRequest(), "who has not named its layout of topics does not send StatusRequest"),
     ],
 )

@@ -105,7 +105,7 @@ def huge_hello() -> bytes:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "a frame of 1195725856 bytes; a frame has 1 to 32768"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "a frame of 1195725856 bytes; the limits are 1 to 32768"),
         (struct.pack(">I", 0), "a frame of 0 bytes"),
         (huge_hello(), "a frame of 40"),
         (frame(b"\xc1"), "not a message"),

@@ -1,7 +1,7 @@
-"""The one client: `session` and `reliable_session` with a broker, `application` for whoever publishes and subscribes.
+"""The client's half of every promise, hosted by bus/host.py, by scenarios and by `tidings.testing`.
 
-`plain` and `ordered` are its subscriptions, `numbering` puts publications into an order, `arrivals` and `bookmark` say
-what is done with. It is hosted by bus/host.py, by scenarios and by `tidings.testing`.
-
-docs/internals/client.md explains credit, changes and the next life.
+Public: `Application` (publishes and subscribes), `BestEffortClient` and `ReliableClient` (sessions with a broker).
+Read `beneath` (what an event service offers), `session` and `reliable_session`, `application`, its subscriptions
+(`plain`, `ordered` with `turns`), `numbering` (numbers for publications), then `arrivals` (acknowledgements) and
+`bookmark` (restarts). docs/internals/client.md explains credit, changes and restarts.
 """

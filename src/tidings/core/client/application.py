@@ -1,8 +1,8 @@
-"""The client of one application: it publishes, subscribes, changes its mind, and says what it is done with.
+"""The client of one application: publishes, subscribes, changes subscriptions, and acknowledges events.
 
-It decides everything that the application's half of a promise needs. A host turns calls into these methods and facts
-into futures, rows or lines. Facts of the service beneath and of the ordering module, if there is one, go in at
-`on_fact`; what concerns the application comes out at `emit`, by the application's own names.
+It makes all decisions of the application's half of a promise. A host maps calls to these methods, and facts to futures,
+rows or lines. Facts of the event service and of the ordering module, if any, go in at `on_fact`; facts for the
+application come out at `emit`, with the application's own names of subscriptions.
 """
 
 from __future__ import annotations
@@ -45,15 +45,18 @@ from tidings.core.ordering.subscriber import MAX_BUFFERED, Patience
 
 ORDERED = (Order.TOTAL, Order.CAUSAL)
 NO_SEQUENCERS = (
-    "needs sequencers, and this network has none: "
-    "start it with them (tidings up --order total, or tidings sequencer and connect(sequencer=...))"
+    "requires sequencers, but this network has none: "
+    "start them (tidings up --order total, or tidings sequencer and connect(sequencer=...))"
 )
 
 
 class Application:
-    """`strips`: the service reduces to a header what only a subscription with `headers` selects. `hides`: it shows what
-    is for protocols alone only to such a subscription. `confirms`: it says what became of each publication. `lingers`:
-    a subscription without an order that changes shows all that was on its way for it before."""
+    """Publishes and subscribes for one application, over an event service.
+
+    `strips`: the service sends only the header of what only a subscription with `headers` selects. `hides`: the service
+    shows protocol events only to such a subscription. `confirms`: the service confirms or fails each publication.
+    `lingers`: after a change, an unordered subscription still shows all that was in flight for its old topics.
+    """
 
     def __init__(
         self,
@@ -76,11 +79,11 @@ class Application:
         self._patience: Patience | None = None
         self._max_buffered = MAX_BUFFERED
         self._subscriptions: dict[str, Holder] = {}
-        """By the application's names."""
+        """By the application's name."""
         self._holders: dict[str, Holder] = {}
-        """By the names in the service beneath."""
+        """By the name in the service."""
         self._by_key: dict[int, OrderedSubscription] = {}
-        """By the keys of the ordering module's subscribers."""
+        """By the key of the ordering module's subscriber."""
 
     def add_order(
         self,
@@ -90,7 +93,7 @@ class Application:
         max_buffered: int = MAX_BUFFERED,
         wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        """With patience an ordered subscription goes on, in the end, without what does not come."""
+        """Add ordering. With patience, an ordered subscription eventually continues without a missing event."""
         self._module = module
         self._patience = patience
         self._max_buffered = max_buffered
@@ -107,7 +110,7 @@ class Application:
         payload: bytes,
         published_at: int,
     ) -> int:
-        """The event's sequence."""
+        """Publish an event and return its sequence."""
         if self._numbering is not None:
             return self._numbering.publish(topic, attributes, payload, published_at)
         sequence = self._beneath.reserve()
@@ -116,19 +119,21 @@ class Application:
         return sequence
 
     def fail_if_sent(self, sequence: int, reason: str) -> None:
-        """Of what the service has nobody will say more; what waits for a number is not published yet."""
+        """Fail a publication if the service has it; one that waits for a number is not published yet."""
         if self._numbering is None or not self._numbering.is_waiting(sequence):
             self.on_fact(PublicationFailed(sequence, reason))
 
     # --- Subscribing
 
     def start(self, subscription: Subscription, reached: Reached | None = None) -> None:
-        """SubscriptionAccepted or SubscriptionFailed follows. SubscriptionRefused, OrderError: there is no order.
+        """Start a subscription; SubscriptionAccepted or SubscriptionFailed follows. Raises SubscriptionRefused or
+        OrderError if there is no order.
 
-        One of an earlier life of this client is gone on with, if the service keeps that; an ordered one where it
-        ended, and `reached` is what the application knows of that."""
+        If the service kept a subscription of an earlier run of this client, it continues; an ordered one continues
+        where it ended, and `reached` is what the application itself knows about that.
+        """
         if subscription.id in self._subscriptions:
-            raise ValueError(f"subscription {subscription.id!r} exists")
+            raise ValueError(f"subscription {subscription.id!r} already exists")
         holder: Holder
         if subscription.order in ORDERED:
             holder = self._make_ordered(subscription, reached)
@@ -142,7 +147,7 @@ class Application:
         if self._module is None:
             raise SubscriptionRefused(f"order {subscription.order!r} {NO_SEQUENCERS}")
         if self._numbering is not None and self._numbering.refusal:
-            raise OrderError(self._numbering.refusal)  # nobody is left who would answer
+            raise OrderError(self._numbering.refusal)  # nobody would answer
         return OrderedSubscription(
             self,
             subscription,
@@ -157,19 +162,19 @@ class Application:
         )
 
     def reached(self, subscription_id: str, count: int) -> Reached:
-        """How far an ordered subscription will have come with the next so many events that it was shown: for an
-        application that keeps these, and tells its next life (`start`). Another incarnation than before: it did not
-        resume."""
+        """Return the position of an ordered subscription after the next `count` events that it was shown, for an
+        application that keeps events and passes this to `start` after a restart. If the incarnation has changed, the
+        subscription did not resume."""
         holder = self._subscriptions[subscription_id]
         assert isinstance(holder, OrderedSubscription)
         return holder.reached(count)
 
     def change(self, subscription_id: str, topics: tuple[str, ...], condition: str | None) -> None:
-        """SubscriptionChanged or ChangeFailed follows. While a change is under way another takes its place."""
+        """Change a subscription; SubscriptionChanged or ChangeFailed follows. A new change replaces a pending one."""
         self._subscriptions[subscription_id].change(topics, condition)
 
     def rest(self, subscription_id: str) -> None:
-        """No topics for the time being: it selects nothing until it changes."""
+        """Drop all topics for now: the subscription selects nothing until the next change."""
         self._subscriptions[subscription_id].rest()
 
     def abandon_change(self, subscription_id: str) -> None:
@@ -182,13 +187,13 @@ class Application:
             holder.end()
 
     def subscribe(self, holder: Holder, *subscriptions: Subscription) -> None:
-        """In the service beneath, for one of the subscriptions here."""
+        """Subscribe in the service, for one of the application's subscriptions."""
         for subscription in subscriptions:
             self._holders[subscription.id] = holder
         self._beneath.subscribe(*subscriptions)
 
     def unsubscribe(self, subscription_id: str, *, drain: bool = False) -> None:
-        """`drain`: its holder hears of what still comes, until it is cancelled."""
+        """Unsubscribe in the service. With `drain`, its holder still gets what arrives until the cancellation."""
         if subscription_id in self._holders:
             if not drain:
                 del self._holders[subscription_id]
@@ -197,10 +202,10 @@ class Application:
     def shown(self, subscription_id: str) -> Mapping[tuple[str, int], int] | None:
         return self._beneath.shown(subscription_id)
 
-    # --- What the service beneath says
+    # --- Facts of the service
 
     def on_fact(self, fact: object) -> None:
-        if isinstance(fact, Delivered):  # most are
+        if isinstance(fact, Delivered):  # the common case
             holder = self._holders.get(fact.subscription)
             if holder is not None:
                 holder.on_delivered(fact)
@@ -260,7 +265,7 @@ class Application:
             holder.on_broker_changed()
         self.emit(fact)
 
-    # --- What the ordering module says
+    # --- Facts of the ordering module
 
     def _on_shown(self, fact: EventsShown) -> None:
         self._by_key[fact.key].on_shown(fact)
@@ -281,7 +286,7 @@ class Application:
         self.refuse_numbers(fact.reason)
 
     def refuse_numbers(self, reason: str) -> None:
-        """Nothing gets a number any more."""
+        """Give out no more numbers."""
         if self._numbering is not None:
             self._numbering.refuse(reason)
 
@@ -292,20 +297,20 @@ class Application:
 
     @property
     def beneath(self) -> tuple[str, ...]:
-        """The names of its subscriptions in the service."""
+        """The names of the subscriptions in the service."""
         return tuple(self._holders)
 
     @property
     def unpublished(self) -> int:
-        """Events that are not with the service yet, as far as is known."""
+        """The number of ordered events that the service has not confirmed."""
         return 0 if self._module is None else self._module.unpublished
 
     def order_status(self) -> dict[str, dict[str, object]]:
-        """What ordered subscriptions hold back, and for want of what."""
+        """Return how many events each ordered subscription holds back, and which event it waits for."""
         return {ordered.id: ordered.status for ordered in self._ordered()}
 
     def leave_order(self) -> None:
-        """The application ends: what has no number gets none, and nobody waits for it."""
+        """Stop ordered publishing: events without a number get none, and nobody waits for them."""
         if self._numbering is not None:
             self._numbering.leave()
 
@@ -327,4 +332,4 @@ _HANDLERS: dict[type, Callable[[Application, Any], None]] = {
     OrderBroken: Application._on_broken,
     NumbersLost: Application._on_numbers_lost,
 }
-"""By the class of the fact: each event makes several. What has none here is for the application."""
+"""Class of fact -> handler. A table, because each event makes several facts. Other facts go to the application."""

@@ -1,10 +1,11 @@
-"""What a client has been notified of on one connection: what it may be sent more for, and what it is done with.
+"""Tracks a connection's notifications: how many more the broker may send, and which ones the client is done with.
 
-A guaranteed broker is told two things. `granted`: the client has room for as many more as the first so many were; they
-are done, or buffered by an order within its bounds. `done`: these are never needed again, as ranges, in the order in
-which the application finishes. Only what is done does the broker forget; the rest comes again on the next connection.
+A guaranteed broker learns two things. `granted`: that many notifications, from the first on, no longer take up room;
+they are done, or an order buffers them within its limits. `done`: these are never needed again; sent as ranges, in the
+order in which the application finishes them. The broker forgets only what is done; the rest is sent again on the next
+connection.
 
-    0 <= granted <= count; every number that is done is at most count
+    0 <= granted <= count; every done number <= count
 """
 
 from __future__ import annotations
@@ -18,33 +19,33 @@ from tidings.core.structures.range_map import RangeMap
 from tidings.core.structures.range_set import RangeSet
 
 Ranges = tuple[tuple[int, int], ...]
-"""(first, last), ascending, apart."""
+"""(first, last), ascending, not adjacent."""
 
 
 class Arrivals:
-    """The notifications of one connection, numbered from 1; `on_news` is told when there is something to say."""
+    """Tracks the notifications of one connection, numbered from 1; calls `on_news` when the broker should hear more."""
 
     def __init__(self, on_news: Callable[[], None]) -> None:
         self.count = 0
         self._on_news = on_news
         self._granted = 0
-        self._told = 0
+        self._reported = 0
         self._settled: RangeSet | None = None
-        """Numbers above `_granted`, and not next to it, that are granted or done; None: there are none."""
+        """Granted or done numbers above `_granted` + 1; None if there are none."""
         self._done: list[tuple[int, int]] = []
-        """Since the broker was last told."""
+        """Not reported to the broker yet."""
 
     def arrive(self, first: int, count: int) -> Notice:
-        """So many consecutive events of a source, from that sequence on, came together."""
+        """Number the notifications of `count` consecutive events of a source, from that sequence on."""
         shift = self.count + 1 - first
         self.count += count
         return Notice(self, first, first + count - 1, shift)
 
     def news(self) -> tuple[int, Ranges] | None:
-        """What the broker has not been told: how many are granted, and which are done. None: nothing."""
-        if self._granted == self._told and not self._done:
+        """Return what the broker does not know yet: how many are granted, and which are done. None: nothing."""
+        if self._granted == self._reported and not self._done:
             return None
-        self._told = self._granted
+        self._reported = self._granted
         done, self._done = self._done, []
         return self._granted, merged(done)
 
@@ -70,12 +71,12 @@ class Arrivals:
             self._settled = self._settled or None
 
     def end(self) -> None:
-        """The connection is gone: nobody is told any more."""
+        """End reporting: the connection is gone."""
         self._on_news = lambda: None
 
 
 class _Shared:
-    """How many have a number. 0 <= ungranted <= holders."""
+    """Counts the holders of a number. 0 <= ungranted <= holders."""
 
     __slots__ = ("holders", "ungranted")
 
@@ -84,10 +85,10 @@ class _Shared:
 
 
 class Notice(Struct, eq=False):
-    """Notifications that came together, for as many as hold them: the streams of a client, or a part that waits for
-    something. Whoever handles them says `close` when everybody has been asked; until then nothing counts as settled.
+    """Notifications that arrived together, and their holders: streams of a client, or a part that keeps them early.
+    The handler calls `close` after all holders have registered; until then nothing is reported.
 
-    They are spoken of by their sequences; `shift` is what to add to one for its number.
+    Methods take sequences; a sequence plus `_shift` is the notification's number.
     """
 
     _arrivals: Arrivals
@@ -96,14 +97,14 @@ class Notice(Struct, eq=False):
     _shift: int
     _is_open: bool = True
     _holds: tuple[tuple[int, int], ...] = ()
-    """Ranges that somebody holds, or held; mostly it is one."""
+    """Ranges that were ever held; mostly one."""
     _shared: dict[int, _Shared] | None = None
-    """Those that several hold, once there were any."""
-    _unsaid: tuple[tuple[int, int, bool, bool], ...] = ()
-    """What the holders said before `close`: of which, whether they are done with it, and had granted it."""
+    """Sequences with several holders; None until there is one."""
+    _unapplied: tuple[tuple[int, int, bool, bool], ...] = ()
+    """What holders reported before `close`: first, last, whether they are done, whether they had granted it."""
 
     def hold(self, first: int, last: int, *, granted: bool = False) -> None:
-        """One more has these."""
+        """Add a holder of these sequences."""
         if self._holds:
             self._share(first, last)
         self._holds += ((first, last),)
@@ -111,7 +112,7 @@ class Notice(Struct, eq=False):
             self.grant(first, last)
 
     def ticket(self, table: dict[Source, Undone], source: Source, first: int, last: int) -> Ticket:
-        """For a subscription's application, which holds these."""
+        """Return a ticket for a subscription's application, which holds these sequences."""
         self.hold(first, last)
         return Ticket(table, source, self, first, last)
 
@@ -125,13 +126,13 @@ class Notice(Struct, eq=False):
                 shared[sequence] = _Shared()
 
     def close(self) -> None:
-        """What nobody holds is done with."""
+        """Finish what nobody holds, and apply what the holders reported meanwhile."""
         self._is_open = False
         if self._holds != ((self.first, self.last),):
             held = RangeSet((first, last + 1) for first, last in self._holds)
             for start, stop in held.missing(self.first, self.last + 1):
                 self._arrivals.finish(start + self._shift, stop - 1 + self._shift)
-        for first, last, done, granted in self._unsaid:
+        for first, last, done, granted in self._unapplied:
             if done and not self._shared:
                 self._arrivals.finish(first + self._shift, last + self._shift)
             elif done:
@@ -140,29 +141,29 @@ class Notice(Struct, eq=False):
                 self.grant(first, last)
 
     def grant(self, first: int, last: int) -> None:
-        """One of the holders buffers these: more may come."""
+        """Record that a holder buffers these: more may be sent."""
         if self._is_open:
-            self._unsaid += ((first, last, False, True),)
+            self._unapplied += ((first, last, False, True),)
         elif not self._shared:
             self._arrivals.grant(first + self._shift, last + self._shift)
         else:
-            for low, high in self._alone(first, last):
+            for low, high in self._with_one_holder(first, last):
                 self._arrivals.grant(low + self._shift, high + self._shift)
-            for sequence in self._together(first, last):
+            for sequence in self._with_several_holders(first, last):
                 self._shared[sequence].ungranted -= 1
                 if not self._shared[sequence].ungranted:
                     self._arrivals.grant(sequence + self._shift, sequence + self._shift)
 
     def release(self, first: int, last: int, *, granted: bool = False) -> None:
-        """One of the holders is done with these."""
+        """Record that a holder is done with these."""
         if self._is_open:
-            self._unsaid += ((first, last, True, granted),)
+            self._unapplied += ((first, last, True, granted),)
         elif not self._shared:
             self._arrivals.finish(first + self._shift, last + self._shift)
         else:
-            for low, high in self._alone(first, last):
+            for low, high in self._with_one_holder(first, last):
                 self._arrivals.finish(low + self._shift, high + self._shift)
-            for sequence in self._together(first, last):
+            for sequence in self._with_several_holders(first, last):
                 self._release_shared(sequence, self._shared, granted=granted)
 
     def _release_shared(self, sequence: int, shared: dict[int, _Shared], *, granted: bool) -> None:
@@ -175,12 +176,12 @@ class Notice(Struct, eq=False):
         elif not of.ungranted:
             self._arrivals.grant(sequence + self._shift, sequence + self._shift)
 
-    def _alone(self, first: int, last: int) -> Ranges:
-        """Of these, what has one holder."""
+    def _with_one_holder(self, first: int, last: int) -> Ranges:
+        """Return those that have one holder."""
         shared = self._shared or {}
         return merged([(each, each) for each in range(first, last + 1) if each not in shared])
 
-    def _together(self, first: int, last: int) -> list[int]:
+    def _with_several_holders(self, first: int, last: int) -> list[int]:
         shared = self._shared or {}
         return [each for each in range(first, last + 1) if each in shared]
 
@@ -190,8 +191,8 @@ Source = tuple[str, str, int]
 
 
 class Undone(RangeMap[tuple[Notice, bool]]):
-    """What the application holds of one source for one subscription: by sequence, the notice that brought it last, and
-    whether it is granted. It is in the session's table while there is anything."""
+    """Maps sequences of one source and subscription that the application holds to the latest notice and whether they
+    are granted. It is in the session's table while it is not empty."""
 
     __slots__ = ("_source", "_table")
 
@@ -212,7 +213,7 @@ class Undone(RangeMap[tuple[Notice, bool]]):
                 notice.grant(low, high)
 
     def finish(self, first: int, last: int) -> None:
-        """What is done with already does not matter."""
+        """Release these sequences; those already released are ignored."""
         pieces = self.take(first, last)
         if not self._ranges and self._table.get(self._source) is self:
             del self._table[self._source]
@@ -220,7 +221,7 @@ class Undone(RangeMap[tuple[Notice, bool]]):
             notice.release(low, high, granted=granted)
 
     def move(self, notice: Notice, first: int, last: int) -> None:
-        """These came again: that is what will be done with."""
+        """Attach these sequences to a newer notice, which brought them again."""
         for low, high, (before, granted) in self.take(first, last):
             self.add(low, high, (notice, granted))
             notice.hold(low, high, granted=granted)
@@ -230,8 +231,8 @@ class Undone(RangeMap[tuple[Notice, bool]]):
 class Ticket(Struct, eq=False):
     """Consecutive events of a source that a subscription's application holds, whichever connection brought each last.
 
-    Mostly the application is done with all of them before the handler of their notice ends: then nobody else hears of
-    the ticket. Otherwise they are among the undone from `keep` on.
+    Mostly the application is done with all of them before the handler of their notice returns; then the ticket is not
+    recorded anywhere. Otherwise `keep` adds them to the undone ones.
     """
 
     _table: dict[Source, Undone]
@@ -243,14 +244,14 @@ class Ticket(Struct, eq=False):
     _undone: Undone | None = None
 
     def keep(self, *, granted: bool = False) -> Undone | None:
-        """They may come again from now on; None: the application was done with them at once."""
+        """Record the events as undone, because they may be sent again; None if the application is already done."""
         if self._undone is None and not self._is_done:
             self._undone = self._table.get(self._source) or Undone(self._table, self._source)
             self._undone.hold(self._first, self._last, self._notice, granted=granted)
         return self._undone
 
     def grant(self, first: int = 0, last: int = END) -> None:
-        """These sequences, or all, are buffered."""
+        """Record that these sequences, or all, are buffered."""
         if self._undone is None and first <= self._first and last >= self._last:
             if not self._is_done:
                 self.keep(granted=True)
@@ -261,7 +262,7 @@ class Ticket(Struct, eq=False):
             undone.grant(max(first, self._first), min(last, self._last))
 
     def done(self, first: int = 0, last: int = END) -> None:
-        """These sequences, or all; what is done with already does not matter."""
+        """Finish these sequences, or all; those already finished are ignored."""
         if self._undone is None and first <= self._first and last >= self._last:
             if not self._is_done:
                 self._is_done = True
@@ -273,7 +274,7 @@ class Ticket(Struct, eq=False):
 
 
 def merged(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """In order, and joined where they meet."""
+    """Sort ranges, and join adjacent ones."""
     ascending = sorted(ranges)
     if len(ascending) < 2:
         return tuple(ascending)

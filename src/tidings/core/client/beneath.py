@@ -1,7 +1,7 @@
-"""What a client's application needs of the event service beneath it: a session with a broker, or an adapter.
+"""What a client's application needs from the event service below it: a session with a broker, or an adapter.
 
-A few operations go down. What comes back are facts (core/facts.py): publications confirmed or failed, subscriptions
-accepted or refused, events delivered with a ticket, events missed.
+The application calls a few operations. The service answers with facts (core/facts.py): publications confirmed or
+failed, subscriptions accepted or refused, events delivered with a ticket, events missed.
 """
 
 from __future__ import annotations
@@ -13,56 +13,58 @@ from tidings.core.events.run import Stretch
 from tidings.core.events.subscription import Subscription
 from tidings.core.filters.language.predicates import Scalar
 
-if TYPE_CHECKING:  # facts carry tickets, and bookmarks are told of by facts
+if TYPE_CHECKING:  # a cycle: facts carry tickets, and bookmarks emit facts
     from tidings.core.overlay.guaranteed.bookmarks import LeftBookmarks
 
 END = 2**63
-"""Beyond all sequences."""
+"""Above all sequences."""
 
 
 class Beneath(Protocol):
+    """The event service below an application."""
+
     @property
     def bookmarks(self) -> LeftBookmarks | None:
-        """Where it keeps, for the client's next life, how far this one has come; None: nowhere."""
+        """Where the service keeps the client's progress across restarts; None: nowhere."""
 
     @property
     def identity(self) -> tuple[str, int]:
-        """The source of what is published, and its incarnation."""
+        """The source of publications, and its incarnation."""
 
     @property
     def next_sequence(self) -> int:
-        """That `reserve` will give."""
+        """The sequence that `reserve` will return."""
 
     def reserve(self) -> int:
-        """The sequence of the next event; events are published in the order of their sequences."""
+        """Reserve and return the next event's sequence; events are published in the order of their sequences."""
 
     def publish_stretch(self, stretch: Stretch) -> object:
-        """Events that have their sequences."""
+        """Publish events that have their sequences."""
 
     def publish_as(
         self, sequence: int, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
     ) -> object: ...
 
     def subscribe(self, *subscriptions: Subscription) -> None:
-        """What came for them before, for an earlier life of this client, is shown in the order in which it came."""
+        """Subscribe. What arrived for them before, for an earlier run of this client, is shown in order of arrival."""
 
     def shown(self, subscription_id: str) -> Mapping[tuple[str, int], int] | None:
-        """The last sequence that it was shown, by source and incarnation; None: events of a source may come in any
-        order, or in that of each subscription."""
+        """Return the last sequence shown, by source and incarnation. None: the service does not keep one order of a
+        source's events across subscriptions."""
 
     def unsubscribe(self, subscription_id: str, *, drain: bool = False) -> None:
-        """`drain`: what is on its way for it alone still comes, where the service can bring it. SubscriptionCancelled
-        follows when all has."""
+        """Unsubscribe. With `drain`, what is in flight for this subscription alone is still delivered, if the service
+        can do that. SubscriptionCancelled follows at the end."""
 
 
 class Taking(Protocol):
-    """A ticket for some consecutive events of a source: they are kept beneath until they are done with."""
+    """A ticket for consecutive events of a source; the service keeps them until they are done."""
 
     def grant(self, first: int = 0, last: int = END) -> None:
-        """These sequences, or all, are buffered here, within bounds: more may come."""
+        """Report that these sequences, or all, are buffered within a limit: more may be sent."""
 
     def done(self, first: int = 0, last: int = END) -> None:
-        """The application is done with these sequences, or with all."""
+        """Report that the application is done with these sequences, or with all."""
 
 
 class PartOfTicket:
@@ -83,7 +85,7 @@ class PartOfTicket:
 
 
 class _Nothing:
-    """For a service that keeps nothing."""
+    """The ticket of a service that keeps nothing."""
 
     def grant(self, first: int = 0, last: int = END) -> None:
         pass

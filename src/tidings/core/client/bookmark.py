@@ -1,8 +1,8 @@
-"""What the next life of a subscription needs, as the bytes that the broker keeps: how far an ordered one has come, and
-which subscriptions in the service one without an order has, once it has changed.
+"""What a subscription needs to resume after a restart, as bytes that the broker keeps: the progress of an ordered one,
+and the subscriptions in the service of an unordered one that has changed.
 
-Numbers are done with in the order in which they had their turns. So per entry of the layout one number says which are:
-all up to it, events as well as numbers without one (no-ops, headers).
+Numbers are done in the order of their turns. So one number per entry of the layout suffices: all up to it are done,
+events as well as numbers without one (no-ops, headers).
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from tidings.core.overlay.guaranteed.bookmarks import LeftBookmarks
 from tidings.core.overlay.guaranteed.messages import MAX_BOOKMARK_BYTES
 
 MAX_OPEN = 64
-"""No-ops of an entry that are remembered, the latest, in case their events come yet."""
-TOO_LARGE = "it had too many topics to be resumed"
+"""How many no-ops per entry are remembered, the latest, in case their events still arrive."""
+TOO_LARGE = "it had too many topics to resume"
 
 
 class KeptEntry(Struct, frozen=True, array_like=True):
-    """An entry that was joined, with what its subscriptions in the service are called by."""
+    """A joined entry, with what identifies its subscriptions in the service."""
 
     rank: int
     joined: int
-    """How often the entry was, so far."""
+    """How often the entry has been joined."""
     whole: int
-    """Which of the subscriptions for events as a whole it has; 0: none, all come so."""
+    """The number of its subscription for events with bodies; 0: none, all events have them."""
     made: int
-    """How many of these were made."""
+    """How many of these have been made."""
     done: Resumed
 
 
 class Form(Struct, frozen=True, array_like=True):
-    """What a subscription without an order wants, or wanted: one in the service."""
+    """One version of an unordered subscription: a subscription in the service."""
 
     number: int
     topics: tuple[str, ...]
@@ -44,51 +44,53 @@ class Form(Struct, frozen=True, array_like=True):
 
 
 class Forms(Struct, frozen=True):
-    """Those that a subscription without an order has in the service. (Not an array: so it is told from a Bookmark.)"""
+    """The forms that an unordered subscription has in the service. (Not array_like, to tell it from a Bookmark.)"""
 
     made: int
-    """So many, so far."""
+    """How many have been made."""
     current: Form | None
     next: Form | None = None
     draining: tuple[Form, ...] = ()
     others: tuple[int, ...] = ()
-    """The numbers of those that cannot be resumed."""
+    """The numbers of those that cannot resume."""
 
     def names(self, subscription_id: str) -> list[str]:
-        """Of its subscriptions in the service."""
+        """Return the names of its subscriptions in the service."""
         forms = (self.current, self.next, *self.draining)
         numbers = (*(form.number for form in forms if form is not None), *self.others)
         return [form_name(subscription_id, number) for number in numbers]
 
 
 class Bookmark(Struct, frozen=True, array_like=True):
+    """The progress of an ordered subscription, and its subscriptions in the service."""
+
     incarnation: int
-    """Of the subscriber at the sequencers."""
+    """That of the subscriber at the sequencers."""
     layout: int
-    """The fingerprint of that which the ranks are of."""
+    """The fingerprint of the layout that the ranks refer to."""
     topics: tuple[str, ...] = ()
     filter: str | None = None
-    """What was wanted when the subscription was last complete."""
+    """Topics and filter when the subscription was last complete."""
     entries: tuple[KeptEntry, ...] = ()
     others: tuple[str, ...] = ()
-    """Subscriptions in the service of which nothing can be resumed."""
+    """Subscriptions in the service that cannot resume."""
     joined: tuple[tuple[int, int], ...] = ()
-    """Of the other entries: rank, and how often it was joined."""
+    """For entries that are not joined: rank, and how often it was joined."""
     ever: tuple[int, ...] = ()
     lineages: tuple[tuple[str, int], ...] = ()
     doubt: str = ""
-    """Why something that it waits for may never come."""
+    """Why a missing event may never arrive."""
     refusal: str = ""
-    """Why it cannot be resumed."""
+    """Why the subscription cannot resume."""
     draining: tuple[str, ...] = ()
-    """Subscriptions in the service that have successors; something may be on its way for them alone."""
+    """Replaced subscriptions in the service; something may be in flight for them alone."""
 
     def resumable(self, subscription_id: str) -> list[str]:
         names = (name for entry in self.entries for name in entry_names(subscription_id, entry))
         return [name for name in names if name is not None]
 
     def names(self, subscription_id: str) -> list[str]:
-        """Of its subscriptions in the service."""
+        """Return the names of its subscriptions in the service."""
         return [*self.others, *self.draining, *self.resumable(subscription_id)]
 
     def resumption(self) -> Resumption:
@@ -97,9 +99,9 @@ class Bookmark(Struct, frozen=True, array_like=True):
 
 
 class Reached(Struct, frozen=True):
-    """What an application itself knows of how far it has come, because it keeps what it is shown: a recorder.
+    """How far an application that keeps what it is shown (a recorder) knows that it has come.
 
-    It may know more than the broker was told, and never less. It counts for the subscriber of that incarnation alone.
+    That is at least as far as the broker knows. It applies only to the subscriber of this incarnation.
     """
 
     incarnation: int
@@ -108,15 +110,15 @@ class Reached(Struct, frozen=True):
 
 
 class Progress:
-    """What is done of each entry that is joined."""
+    """Tracks which numbers of each joined entry are done."""
 
     def __init__(self, earlier: Progress | None = None) -> None:
-        """As far as the earlier one has come by now."""
+        """Start empty, or as a copy of `earlier`."""
         self._done: dict[int, int] = {} if earlier is None else earlier._done.copy()
         self._open: dict[int, tuple[int, ...]] = {} if earlier is None else earlier._open.copy()
-        """No-ops whose events may come yet, the latest last."""
+        """No-ops whose events may still arrive, the latest last."""
         self._fences: dict[int, Fence] = {} if earlier is None else earlier._fences.copy()
-        """Of entries of which nothing was done with since they were joined."""
+        """Rank -> fence, for entries of which no number is done since they were joined."""
 
     def begin(self, rank: int, start: Resumed) -> None:
         self._done[rank] = start.clock
@@ -131,11 +133,11 @@ class Progress:
 
     @property
     def ranks(self) -> Container[int]:
-        """The entries that are joined."""
+        """The joined entries."""
         return self._done
 
     def pass_by(self, rank: int, first: int, count: int = 1, *, no_op: bool) -> None:
-        """Done with so many numbers, and with all before them. A no-op's event that comes after all is shown late."""
+        """Record that `count` numbers and all before them are done. A no-op's event may still arrive late."""
         done, last = self._done.get(rank), first + count - 1
         if done is None:
             return
@@ -161,7 +163,7 @@ class Progress:
 
 
 def advanced(kept: Bookmark, reached: Reached | None) -> Bookmark:
-    """With what the application knows better."""
+    """Return the bookmark, advanced by what the application knows."""
     if reached is None or reached.incarnation != kept.incarnation:
         return kept
     return structs.replace(kept, entries=tuple(_advance(entry, reached) for entry in kept.entries))
@@ -180,7 +182,7 @@ _decode_forms = msgspec.msgpack.Decoder(Forms).decode
 
 
 def encode_bookmark(bookmark: Bookmark) -> bytes:
-    """One that is too large says so to the next life."""
+    """Encode a bookmark; one that is too large becomes a refusal to resume."""
     state = _encode(bookmark)
     if len(state) > MAX_BOOKMARK_BYTES:
         state = _encode(Bookmark(bookmark.incarnation, bookmark.layout, refusal=TOO_LARGE))
@@ -188,7 +190,7 @@ def encode_bookmark(bookmark: Bookmark) -> bytes:
 
 
 def encode_forms(forms: Forms) -> bytes:
-    """Of what is too large the next life can only end what is left."""
+    """Encode forms; of too large ones only the numbers are kept, so that a restarted client can end them."""
     state = _encode(forms)
     if len(state) > MAX_BOOKMARK_BYTES:
         every = (forms.current, forms.next, *forms.draining)
@@ -199,24 +201,24 @@ def encode_forms(forms: Forms) -> bytes:
 
 
 def decode_bookmark(state: bytes) -> Bookmark | Forms:
-    """One that does not decode says so itself."""
+    """Decode what the broker kept; invalid bytes become a bookmark with a refusal."""
     with suppress(msgspec.MsgspecError):
         return _decode_forms(state)
     try:
         return _decode(state)
     except msgspec.MsgspecError as error:
-        return Bookmark(0, 0, refusal=f"what was kept of it does not decode: {error}")
+        return Bookmark(0, 0, refusal=f"its bookmark is invalid: {error}")
 
 
 def end_kept(bookmarks: LeftBookmarks, subscription_id: str, kept: Bookmark | Forms) -> None:
-    """What an earlier life has left is of no use to this one."""
+    """End what an earlier run has left: it is of no use to this one."""
     for name in kept.names(subscription_id):
         bookmarks.end(name)
     bookmarks.forget(subscription_id)
 
 
 def entry_names(subscription_id: str, entry: KeptEntry) -> tuple[str, str | None]:
-    """Of its subscriptions in the service: that for all numbers, and that for events as a whole."""
+    """Return the names of its subscriptions in the service: for all numbers, and for events with bodies."""
     numbers = numbers_name(subscription_id, entry.rank, entry.joined)
     return numbers, whole_name(numbers, entry.whole) if entry.whole else None
 

@@ -1,9 +1,9 @@
-"""Publications into an order: runs of them get their numbers, then go to the service, all in the order of the calls.
+"""Numbers publications: runs of events get numbers, then go to the service, all in the order of the calls.
 
-So the sequence of an event is known when it is published, and is that of its application whatever the sequencers do.
-Events of consecutive calls that belong to one entry of the layout are one run, encoded at the call, and ask for their
-numbers together; the answer is the run's header. An event on a topic without an order waits behind those that wait for
-their numbers, and for no other reason.
+So an event's sequence is known at the call, and sequences follow the application's order whatever the sequencers do.
+Events of consecutive calls that belong to one entry of the layout make one run. It is encoded at the call and gets its
+numbers in one request; the answer becomes its header. An event on an unordered topic waits only behind events that
+wait for numbers.
 """
 
 from __future__ import annotations
@@ -20,24 +20,27 @@ from tidings.core.ordering.messages import MAX_BATCH
 from tidings.core.ordering.module import OrderingModule, PublishNow
 from tidings.core.structures.range_map import RangeMap
 
-FULL = "too many events wait for a number"
+FULL = "too many events wait for numbers: publish more slowly"
 
 
 class _Part:
-    """Events that the application published and the service does not have."""
+    """Published events that are not with the service yet."""
 
     __slots__ = ("handle", "ready", "stretch")
 
     def __init__(self, stretch: Stretch, *, ready: bool) -> None:
         self.stretch = stretch
         self.ready = ready
-        """It has its stamp, or needs none."""
+        """True if it has its stamp, or needs none."""
         self.handle: int | None = None
 
 
 class OrderNumbering:
-    """`wanted` says whether anybody wants an order at all. Where the service does not say what became of each
-    publication (`confirms` is False), an event counts as published when it is handed over."""
+    """Requests numbers and hands events to the service in order.
+
+    `wanted` says whether anybody wants an order at all. If the service does not confirm publications (`confirms` is
+    False), an event counts as published when it is handed over.
+    """
 
     def __init__(
         self,
@@ -49,7 +52,7 @@ class OrderNumbering:
         confirms: bool,
     ) -> None:
         self.refusal = ""
-        """Why nothing gets a number any more."""
+        """Why no more numbers are given out; empty if they are."""
         self._beneath = beneath
         self._module = module
         self._layout = module.layout
@@ -57,16 +60,17 @@ class OrderNumbering:
         self._wanted = wanted
         self._confirms = confirms
         self._making = RunMaker(*beneath.identity)
-        """The events of the last calls."""
+        """The events of the latest calls."""
         self._rank: int | None = None
         """The entry that they belong to."""
         self._parts: deque[_Part] = deque()
-        """What came before them and is not with the service."""
+        """Events before them that are not with the service."""
         self._handles: RangeMap[int] = RangeMap()
-        """Sequences that the service has not confirmed -> their handle in the module."""
+        """Unconfirmed sequences -> their handle in the module."""
 
     def publish(self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int) -> int:
-        """The event's sequence; OrderError if its topic gets no numbers any more. Mistakes show before it has one."""
+        """Publish an event and return its sequence. Raises OrderError if its topic gets no more numbers. All errors are
+        raised before the sequence is reserved."""
         rank = self._layout.rank_of(topic) if self._wanted() else None
         if rank is None and not self._parts and not self._making:
             sequence = self._beneath.reserve()
@@ -89,7 +93,7 @@ class OrderNumbering:
         return sequence
 
     def close(self) -> None:
-        """What was published until now makes a run."""
+        """End the current run."""
         self._ask(self._making.take_all())
 
     def _ask(self, made: list[Stretch]) -> None:
@@ -124,11 +128,11 @@ class OrderNumbering:
                 self._module.published(part.handle, stretch.count)
 
     def is_waiting(self, sequence: int) -> bool:
-        """For its number, or behind one that does."""
+        """Return whether it waits for its number, or behind an event that does."""
         first = self._parts[0].stretch.first if self._parts else self._making.first
         return first is not None and sequence >= first
 
-    # --- What the service says
+    # --- Answers of the service
 
     def on_confirmed(self, first: int, last: int) -> None:
         for handle, count in self._take(first, last):
@@ -139,13 +143,13 @@ class OrderNumbering:
             self._module.failed(handle, count)
 
     def _take(self, first: int, last: int) -> list[tuple[int, int]]:
-        """The handles of these sequences, and how many each has."""
+        """Remove and return the handles of these sequences, with the count of each."""
         return [(handle, end - begin + 1) for begin, end, handle in self._handles.take(first, last)]
 
-    # --- When it cannot go on
+    # --- Failure
 
     def refuse(self, reason: str) -> None:
-        """Nothing gets a number any more: what waits for one, or behind one, fails."""
+        """Give out no more numbers: fail what waits for one, or behind such an event."""
         self.refusal = reason
         waiting = [part.stretch for part in self._parts] + self._making.take_all()
         self._parts.clear()
@@ -154,7 +158,7 @@ class OrderNumbering:
                 self._emit(PublicationFailed(sequence, reason, unordered=True))
 
     def leave(self) -> None:
-        """Nothing more is published; what has no number gets none."""
+        """Stop publishing; events without a number get none."""
         self._parts.clear()
         self._making.take_all()
         self._module.leave()

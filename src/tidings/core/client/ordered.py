@@ -1,15 +1,14 @@
-"""A subscription of the application with an order: between the service beneath and the ordering module.
+"""An ordered subscription of the application, between the event service and the ordering module.
 
-For each entry of the layout that it needs it has a subscription in the service for all numbers there, and a second one
-for what it wants as a whole, where that is not everything. The module is asked to join an entry once the whole network
-knows these, and to leave it at once. When the module has joined all that is wanted, the change is complete.
+For each entry of the layout that it needs, it has a subscription in the service for all numbers and, unless it wants
+all events, a second one for the events that it wants with their bodies. The module joins an entry once the whole
+network knows these subscriptions, and leaves it at once. A change is complete when the module has joined all entries.
 
-What comes in one piece (an event, or a run of them) goes through the order in one piece: it is cut where something must
+A notification (an event, or a run of events) passes through the order in one piece. It is cut only where something must
 come between, and where the subscription does not select an event.
 
-What the service keeps until it is done with is done with in the order in which it is shown: events when the application
-says so, numbers without an event when all before them are. What is merely buffered here is granted, so that what it
-waits for can come.
+Notifications are done in the order in which they are shown: events when the application says so, numbers without an
+event when all before them are. What is only buffered here is granted, so that what it waits for can be sent.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import chain, groupby
 
-from tidings.core.client.beneath import END, NOTHING, Taking
+from tidings.core.client.beneath import NOTHING, Taking
 from tidings.core.client.bookmark import (
     Bookmark,
     Forms,
@@ -34,9 +33,10 @@ from tidings.core.client.bookmark import (
     whole_name,
 )
 from tidings.core.client.owner import SubscriptionOwner
+from tidings.core.client.turns import HeldStretch, Turn
 from tidings.core.errors import OrderError, SubscriptionRefused, WireError
 from tidings.core.events.event import WHOLE, Publication
-from tidings.core.events.run import Content, Stretch, cut, look
+from tidings.core.events.run import Content, Stretch, look
 from tidings.core.events.subscription import Interest, Order, Subscription, make_interest
 from tidings.core.events.timestamp import Timestamp
 from tidings.core.events.topics import TopicPattern
@@ -57,16 +57,15 @@ from tidings.core.ordering.resuming import Resumption
 from tidings.core.ordering.stamps import check_stamp
 from tidings.core.ordering.subscriber import MAX_BUFFERED, Patience
 from tidings.core.overlay.guaranteed.bookmarks import LeftBookmarks
-from tidings.core.structures.range_set import RangeSet
 
 SLOW_READER_EVENTS = 1_024
-"""What a reader has not taken of a service that loses nothing; beyond, that is told to wait."""
+"""Numbers that had their turn and are not done; beyond, no further notifications are granted."""
 MOVED = "the client moved to another broker"
-NOT_RESUMED = "the subscription of an earlier life cannot be resumed"
+NOT_RESUMED = "the subscription cannot resume after the restart"
 
 
 class _Entry:
-    """An entry of the layout and what is held for it in the service."""
+    """An entry of the layout, and its subscriptions in the service."""
 
     __slots__ = ("chosen", "following", "joined", "made", "numbers", "unaccepted", "whole")
 
@@ -80,15 +79,16 @@ class _Entry:
         made: int = 1,
     ) -> None:
         self.joined = joined
-        """How often the entry was, so far."""
+        """How often the entry has been joined."""
         self.numbers = numbers
         self.whole = whole
-        """What is wanted as a whole; None: everything comes so."""
+        """For events with bodies; None: all events have them."""
         self.following: Subscription | None = None
-        """What will be, once the network knows it."""
+        """Replaces `whole` once the network knows it."""
         self.chosen = chosen
-        """Which of the `made` ones `whole` is."""
+        """The number of `whole`, if there is one; chosen <= made."""
         self.made = made
+        """How many subscriptions for bodies were made."""
         self.unaccepted = {subscription.id for subscription in self.subscriptions}
 
     @property
@@ -96,92 +96,9 @@ class _Entry:
         return tuple(each for each in (self.numbers, self.whole, self.following) if each is not None)
 
 
-class _Held:
-    """What the service notified of, with the number of its first event (or no-op)."""
-
-    __slots__ = ("left", "number", "recovered_by", "stretch", "ticket")
-
-    def __init__(self, stretch: Stretch, number: int, ticket: Taking, recovered_by: str) -> None:
-        self.stretch = stretch
-        self.number = number
-        self.left = stretch.numbers
-        """Numbers that are not released."""
-        self.ticket = ticket
-        self.recovered_by = recovered_by
-
-    def sequence_of(self, number: int) -> int:
-        return self.stretch.first + number - self.number
-
-    def cut(self, number: int, count: int) -> Stretch:
-        """The events of these numbers."""
-        first = self.sequence_of(number)
-        return cut(self.stretch, first, first + count - 1)
-
-    def release(self, number: int, count: int) -> None:
-        """These numbers are done with; no-ops are one event of the service, done with when all of them are."""
-        self.left -= count
-        if self.stretch.kind <= WHOLE:
-            first = self.sequence_of(number)
-            self.ticket.done(first, first + count - 1)
-        elif not self.left:
-            self.ticket.done()
-
-
-class _Turn:
-    """What has had its turn in the order; the application's ticket, if it was shown."""
-
-    __slots__ = ("_held", "_number", "_owner", "_undone", "count", "stamp", "waits")
-
-    def __init__(
-        self, owner: OrderedSubscription, held: _Held, stamp: Timestamp, count: int, *, waits: bool
-    ) -> None:
-        self._owner = owner
-        self._held = held
-        self._number = stamp.number
-        """The first that is not released."""
-        self.stamp = stamp
-        self.count = count
-        """Of what is not released."""
-        self.waits = waits
-        """For the application."""
-        self._undone: RangeSet | None = None
-        """The sequences that it is not done with, once it is done with some; None: all or nothing."""
-
-    def ahead(self, progress: Progress, count: int) -> None:
-        """As if so many of its numbers were done with."""
-        progress.pass_by(self.stamp.topic, self._number, count, no_op=self._held.stretch.kind > WHOLE)
-
-    def grant(self, first: int = 0, last: int = END) -> None:
-        pass
-
-    def done(self, first: int = 0, last: int = END) -> None:
-        if not self.waits:
-            return
-        begin = self._held.sequence_of(self._number)
-        end = begin + self.count
-        if self._undone is not None or first > begin or last < end - 1:
-            self._undone = self._undone or RangeSet([(begin, end)])
-            self._undone.remove(first, last + 1)
-        self.waits = bool(self._undone)
-        self._owner.on_done()
-
-    def release(self) -> int:
-        """Release what can be, in order; how many numbers are left."""
-        count = self.count
-        if self.waits:
-            undone = None if self._undone is None else self._undone.first
-            count = 0 if undone is None else undone - self._held.sequence_of(self._number)
-        if count:
-            number = self._number
-            # First the progress: whoever is told that this is done is told of that, too.
-            self.ahead(self._owner.progress, count)
-            self._held.release(number, count)
-            self._number = number + count
-            self.count -= count
-        return self.count
-
-
 class OrderedSubscription:
+    """Joins and leaves entries of the layout, and shows their events in order."""
+
     def __init__(
         self,
         owner: SubscriptionOwner,
@@ -199,14 +116,14 @@ class OrderedSubscription:
         self.id = subscription.id
         self.progress = Progress()
         self.key: int | None = None
-        """Of the module's subscriber, while there is one."""
+        """The key of the module's subscriber, while there is one."""
         self._owner = owner
         self._subscription = subscription
         self._interest = self._settled = subscription.interest()
-        """What is wanted, and what was when that was last complete."""
+        """What is wanted now, and what was wanted when the subscription was last complete."""
         self._module = module
         self._by_key = by_key
-        """All of the application that have a key."""
+        """The application's table of subscriptions with a key."""
         self._layout: Layout = module.layout
         self._patience = patience
         self._max_buffered = max_buffered
@@ -214,41 +131,42 @@ class OrderedSubscription:
         self._hides = hides
         self._wanted: frozenset[int] = frozenset()
         self._asked: frozenset[int] = frozenset()
-        """What the module was asked for."""
+        """The ranks that the module was asked to join."""
         self._joining: dict[int, int] = {}
-        """Rank -> how many times it is being joined."""
+        """Rank -> number of pending joins."""
         self._ever: frozenset[int] = frozenset()
-        """All that were ever asked for, or may be before a next life hears of it."""
+        """All ranks that were ever requested, or may be before the bookmark is kept."""
         self._incarnation = 0
-        """Of the module's subscriber."""
+        """That of the module's subscriber."""
         self._bookmarks = None if patience is not None else bookmarks
-        """Where the service keeps how far this has come."""
+        """Where the service keeps the progress."""
         self._reached = reached
         self._is_waiting = self._is_resting = False
-        """For what an earlier life may have left; without topics."""
+        """Waiting for what an earlier run may have left; resting without topics."""
         self._resuming = False
-        """The servers have not said yet that they know the earlier life."""
-        self._noting = 0
-        """The number of the bookmark whose keeping completes the change."""
+        """The servers have not confirmed yet that they know the earlier run."""
+        self._awaited_bookmark = 0
+        """The number of the bookmark that completes the change once it is kept."""
         self._doubt = ""
+        """Why a missing event may never arrive."""
         self._accepted = False
-        """The first time that it was complete is past."""
+        """The subscription has been complete before."""
         self._complete = True
         self._entries: dict[int, _Entry] = {}
         self._rank_of: dict[str, int] = {}
         self._new: list[Subscription] = []
-        """To be asked for."""
+        """To be requested from the service."""
         self._made: dict[int, int] = {}
         """Rank -> how often it was joined."""
-        self._turns: deque[_Turn] = deque()
-        """What has had its turn and is not done with, or stands behind something that is not."""
+        self._turns: deque[Turn] = deque()
+        """Turns that are not done, or behind one that is not."""
         self._unread = 0
-        """Numbers in them."""
+        """How many numbers are in `_turns`."""
         self._ungranted: list[Taking] = []
         self._draining: dict[str, None] = {}
-        """Subscriptions in the service that have successors; what is on its way for them alone still comes."""
+        """Replaced subscriptions in the service; what is in flight for them alone is still delivered."""
 
-    # --- What is wanted
+    # --- Requests of the application
 
     def start(self) -> None:
         self._is_waiting = True
@@ -261,17 +179,17 @@ class OrderedSubscription:
         self._maybe_follow()
 
     def rest(self) -> None:
-        """No topics for the time being; `change` goes on. What it saw counts for what it will see."""
+        """Drop all topics for now; `change` continues. What the subscriber saw constrains what it may see later."""
         self._is_resting = True
         self._maybe_follow()
 
     def _maybe_follow(self) -> None:
-        """Once it is known where to begin."""
+        """Pursue the current wish, once it is known where to begin."""
         if not self._is_waiting:
             self._follow(None if self._is_resting else self._interest)
 
     def abandon_change(self) -> None:
-        """It is to be what it was; what it has left meanwhile it joins again."""
+        """Return to the last complete state; entries left meanwhile are joined again."""
         if not self._complete:
             self._interest = self._settled
             self._maybe_follow()
@@ -283,7 +201,7 @@ class OrderedSubscription:
         self._leave_all()
 
     def _follow(self, interest: Interest | None) -> None:
-        """What a next life would find is told before anything that it speaks of changes in the service."""
+        """Move towards the interest. The bookmark is sent before anything that it describes changes in the service."""
         topics = () if interest is None else interest.topics
         self._complete = False
         self._wanted = frozenset(self._layout.ranks_for(topics))
@@ -296,7 +214,7 @@ class OrderedSubscription:
             ended.append(self._adjust(self._entries[rank], rank, topics))
         for rank in sorted(self._wanted - before):
             self._enter(rank, self._make_entry(rank, topics))
-        self._tell()
+        self._send_bookmark()
         left = self._asked - self._wanted
         if left and self.key is not None:
             self._asked -= left
@@ -317,8 +235,8 @@ class OrderedSubscription:
         self._owner.subscribe(self, *new)
 
     def _adjust(self, entry: _Entry, rank: int, topics: tuple[TopicPattern, ...]) -> list[Subscription]:
-        """Other events of an entry that stays are wanted as a whole: asked for beside those that were. What was to be
-        asked for before is returned."""
+        """Request the bodies of other events of an entry that stays, beside those requested before. Return
+        subscriptions of an abandoned change, which must end."""
         if entry.whole is None:
             return []
         ended: list[Subscription] = []
@@ -351,7 +269,7 @@ class OrderedSubscription:
         if everything and not self._hides:
             return _Entry(joined, Subscription(name, (pattern.text,)), None)
         numbers = Subscription(name, (pattern.text,), headers=True)
-        if not self._strips:  # everything comes whole, and is looked at here
+        if not self._strips:  # all events have bodies, and are filtered here
             return _Entry(joined, numbers, None)
         return _Entry(joined, numbers, self._make_whole(whole_name(name, 1), pattern, topics))
 
@@ -359,7 +277,7 @@ class OrderedSubscription:
         return Subscription(name, tuple(_within(topics, entry)), self._interest.sql)
 
     def _leave_entry(self, rank: int) -> list[Subscription]:
-        """Its subscriptions in the service, which are to be ended."""
+        """Leave an entry, and return its subscriptions in the service, which must end."""
         entry = self._entries.pop(rank)
         self.progress.end(rank)
         subscriptions = [*entry.subscriptions]
@@ -375,7 +293,7 @@ class OrderedSubscription:
             self._owner.unsubscribe(name)
         self._draining.clear()
 
-    # --- How far the change is
+    # --- Progress of a change
 
     def _maybe_join(self) -> None:
         missing = self._wanted - self._asked
@@ -408,12 +326,12 @@ class OrderedSubscription:
             self._settled = self._interest
             if self._bookmarks is None or self.key is None:
                 self._say_complete()
-            else:  # whoever counts on it from now on must be able to count on the next life
-                self._noting = self._bookmarks.ask(self.id)
+            else:  # complete only when a restart would resume it
+                self._awaited_bookmark = self._bookmarks.ask(self.id)
 
     def on_bookmark_kept(self, number: int) -> None:
-        if self._complete and number == self._noting:
-            self._noting = 0
+        if self._complete and number == self._awaited_bookmark:
+            self._awaited_bookmark = 0
             self._say_complete()
 
     def _say_complete(self) -> None:
@@ -433,7 +351,7 @@ class OrderedSubscription:
             if before is not None:
                 self._drop(entry, before)
                 self._draining[before.id] = None
-                self._tell()
+                self._send_bookmark()
                 self._owner.unsubscribe(before.id, drain=True)
         self._maybe_join()
 
@@ -441,17 +359,17 @@ class OrderedSubscription:
         self._owner.emit(SubscriptionFailed(self.id, fact.reason))
 
     def on_progress(self, fact: SubscriptionProgress) -> None:
-        """An event that is published where the subscription is not known would be waited for in vain."""
+        """Report progress: an event published where the subscription is unknown would never arrive."""
         self._owner.emit(SubscriptionProgress(self.id, fact.uncovered))
 
     def on_cancelled(self, fact: SubscriptionCancelled) -> None:
-        """What was wanted as a whole before has all come."""
+        """Forget a replaced subscription: it has drained."""
         if fact.subscription in self._draining:
             del self._draining[fact.subscription]
-            self._tell()
+            self._send_bookmark()
 
     def on_joined(self, ranks: Iterable[int]) -> None:
-        """By the module. What was left and joined again meanwhile begins with the last time."""
+        """Handle the module's JoinCompleted. An entry that was left and joined again starts with its last join."""
         self._resuming = False
         for rank in ranks:
             left = self._joining.pop(rank) - 1
@@ -462,7 +380,7 @@ class OrderedSubscription:
         self._maybe_complete()
         self._maybe_grant()
 
-    # --- Of one life and the next
+    # --- Resuming after a restart
 
     def on_bookmarks_known(self) -> None:
         if not self._is_waiting:
@@ -477,7 +395,7 @@ class OrderedSubscription:
             self._maybe_follow()
 
     def _resume(self, kept: Bookmark) -> bool:
-        """Be what the earlier life was; False: that cannot be, and was said."""
+        """Resume what the earlier run was; False if that is impossible, which has been reported."""
         assert self._bookmarks is not None
         earlier = kept.resumption()
         reason = kept.refusal or self._refusal(kept)
@@ -511,14 +429,14 @@ class OrderedSubscription:
     def _refusal(self, kept: Bookmark) -> str:
         assert self._bookmarks is not None
         if kept.layout != self._layout.fingerprint:
-            return "the topics that have an order are others now"
+            return "the layout of ordered topics has changed"
         if self._bookmarks.has_discarded(kept.resumable(self.id)):
-            return "it was made again too late, and what came for it meanwhile is gone"
+            return "the client subscribed again too late, and events that arrived meanwhile are gone"
         stranger = self._module.stranger(kept.resumption())
         return f"sequencer server {stranger} lost its state" if stranger else ""
 
     def _resumed_entry(self, kept: KeptEntry) -> _Entry:
-        """As the earlier life asked for it, and the service has it."""
+        """Rebuild an entry as the earlier run requested it, and as the service has it."""
         pattern = TopicPattern(self._layout.entry(kept.rank))
         name, whole_one = entry_names(self.id, kept)
         numbers = Subscription(name, (pattern.text,), headers=whole_one is not None)
@@ -526,7 +444,7 @@ class OrderedSubscription:
         return _Entry(kept.joined, numbers, whole, chosen=kept.whole, made=kept.made)
 
     def _bookmark(self) -> bytes:
-        """What is kept for the next life."""
+        """Encode the current state, so that a restart can resume it."""
         progress, joined = self.progress, self.progress.ranks
         entries = [
             KeptEntry(rank, entry.joined, entry.chosen if entry.whole else 0, entry.made, progress.of(rank))
@@ -553,7 +471,7 @@ class OrderedSubscription:
         )
 
     def reached(self, count: int) -> Reached:
-        """How far it will have come when the application is done with so many more of the events that it was shown."""
+        """Return the position when the application is done with the next `count` events that it was shown."""
         progress = self.progress.copy()
         for turn in self._turns:
             passed = min(turn.count, count) if turn.waits else turn.count
@@ -564,7 +482,7 @@ class OrderedSubscription:
             count -= passed if turn.waits else 0
         return progress.reached(self._incarnation)
 
-    def _tell(self) -> None:
+    def _send_bookmark(self) -> None:
         if self._bookmarks is not None:
             self._bookmarks.tell()
 
@@ -573,50 +491,50 @@ class OrderedSubscription:
     def on_delivered(self, fact: Delivered) -> None:
         stretch, ticket = fact.stretch, fact.ticket or NOTHING
         stamp = stretch.stamp
-        if stamp is None or self.key is None:  # published before anybody wanted an order, or before we did
+        if stamp is None or self.key is None:  # published before anybody wanted an order, or we have none
             ticket.done()
             return
         try:
             self._check(stretch, stamp)
         except (OrderError, WireError) as error:
             ticket.done()
-            self._owner.emit(Misbehaviour(stretch.source, f"{stretch} was left out: {error}"))
+            self._owner.emit(Misbehaviour(stretch.source, f"{stretch} was dropped: {error}"))
             return
         has_room = self._unread < SLOW_READER_EVENTS and not self._resuming
         if not has_room:
             self._ungranted.append(ticket)
-        held = _Held(stretch, stamp.number, ticket, fact.recovered_by)
+        held = HeldStretch(stretch, stamp.number, ticket, fact.recovered_by)
         receive = self._module.receive if stretch.kind == WHOLE else self._module.receive_no_ops
         receive(self.key, stamp, held, held.left)
-        if has_room:  # it is buffered, unless it has had its turn
+        if has_room:  # buffered, unless it has had its turn
             ticket.grant()
 
     def _check(self, stretch: Stretch, stamp: Timestamp) -> None:
-        """OrderError or WireError unless a server could have given this stamp to these events."""
+        """Raise OrderError or WireError unless a server could have given this stamp to these events."""
         layout = self._layout
         check_stamp(stamp, stretch.layout, stretch.numbers, of=layout.fingerprint, chain=layout.chain)
         if stretch.kind != WHOLE and not stretch.topic:
-            return  # headers of events on several topics, without them
+            return  # headers of events on several topics do not name these
         topics = (stretch.topic,) if stretch.topic else sorted({content.topic for content in look(stretch)})
         for topic in topics:
             if layout.rank_of(topic) != stamp.topic:
                 raise OrderError(f"a timestamp of {layout.entry(stamp.topic)} for {', '.join(topics)}")
 
     def drop(self, event: object, number: int, count: int) -> None:
-        """By the module: it will not be shown."""
-        if isinstance(event, _Held):
+        """Release what the module will not show."""
+        if isinstance(event, HeldStretch):
             event.release(number, count)
 
     def pass_over(self, stamp: Timestamp, token: object, count: int) -> None:
-        """By the module: the turn of numbers without events."""
-        assert isinstance(token, _Held)
+        """Handle the turn of numbers without events."""
+        assert isinstance(token, HeldStretch)
         self._append(token, stamp, count, waits=False)
         self.on_done()
 
     def on_shown(self, fact: EventsShown) -> None:
-        """By the module. An entry of the layout may have other topics than those of the subscription."""
+        """Show what the subscription selects: an entry of the layout may have other topics, too."""
         held, stamp = fact.event, fact.stamp
-        assert isinstance(held, _Held)
+        assert isinstance(held, HeldStretch)
         number = stamp.number
         stretch = held.stretch
         if fact.count < stretch.count:
@@ -629,17 +547,17 @@ class OrderedSubscription:
             number += count
         self.on_done()
 
-    def _append(self, held: _Held, stamp: Timestamp, count: int, *, waits: bool) -> _Turn:
-        turn = _Turn(self, held, stamp, count, waits=waits)
+    def _append(self, held: HeldStretch, stamp: Timestamp, count: int, *, waits: bool) -> Turn:
+        turn = Turn(self, held, stamp, count, waits=waits)
         self._turns.append(turn)
         self._unread += count
         return turn
 
-    def _show(self, held: _Held, stretch: Stretch, turn: _Turn, *, late: bool) -> None:
+    def _show(self, held: HeldStretch, stretch: Stretch, turn: Turn, *, late: bool) -> None:
         self._owner.emit(Delivered(self.id, stretch, late, held.recovered_by, turn, turn.stamp))
 
     def _selected(self, stretch: Stretch) -> list[tuple[int, bool]]:
-        """How many of its events in a row are selected, or are not."""
+        """Return how many events in a row are selected, or not, in alternation."""
         interest = self._interest
         try:
             if stretch.topic and interest.pattern is None:
@@ -659,7 +577,7 @@ class OrderedSubscription:
             return False
 
     def _leave_out(self, stretch: Stretch, error: WireError) -> None:
-        self._owner.emit(Misbehaviour(stretch.source, f"an event was left out: {error}"))
+        self._owner.emit(Misbehaviour(stretch.source, f"an event was dropped: {error}"))
 
     def on_done(self) -> None:
         turns = self._turns
@@ -674,16 +592,16 @@ class OrderedSubscription:
             self._maybe_grant()
 
     def _maybe_grant(self) -> None:
-        """While the servers have not answered what comes is not shown: what is on its way is enough."""
+        """Grant what was held back, if there is room. Not while resuming: nothing is shown before servers answer."""
         if self._unread < SLOW_READER_EVENTS and self._ungranted and not self._resuming:
             waiting, self._ungranted = self._ungranted, []
             for ticket in waiting:
                 ticket.grant()
 
-    # --- When it cannot go on
+    # --- Failure
 
     def on_missed(self, fact: EventsGivenUp) -> None:
-        """Those after what the service gave up would wait for ever, unless there is patience."""
+        """Break the order, unless there is patience: later events would wait for ever for those given up."""
         self._owner.emit(
             EventsGivenUp(
                 self.id, fact.source, fact.incarnation, fact.first, fact.last, fact.certain, fact.ticket
@@ -692,7 +610,7 @@ class OrderedSubscription:
         if fact.certain and self._patience is None:
             lost = f"events {fact.first} to {fact.last} of {fact.source}"
             key = self.key
-            self.on_broken(f"the service could not keep {lost}: the order cannot be continued")
+            self.on_broken(f"the service gave up {lost}: the order cannot continue")
             if key is not None:
                 self._module.end(key)
 
@@ -702,13 +620,13 @@ class OrderedSubscription:
             self._module.doubt(self.key, MOVED)
 
     def on_broken(self, reason: str) -> None:
-        """Better an error than another order: nothing more is shown until the topics change."""
+        """End with an error rather than a different order: nothing more is shown until the topics change."""
         self._forget()
         self._leave_all()
         self._owner.emit(SubscriptionBroken(self.id, reason))
 
     def _forget(self) -> int | None:
-        """The module's subscriber, which is returned, is ours no more."""
+        """Reset, and return the key of the module's subscriber, which is no longer ours."""
         self._wanted = self._asked = frozenset()
         self._joining = {}
         self._complete = True
@@ -729,7 +647,7 @@ class OrderedSubscription:
 
 
 def _within(topics: tuple[TopicPattern, ...], entry: TopicPattern) -> Iterator[str]:
-    """Of the topics, what belongs to the entry."""
+    """Yield the topics that belong to the entry."""
     if any(topic.covers(entry) for topic in topics):
         yield entry.text
         return
@@ -737,18 +655,18 @@ def _within(topics: tuple[TopicPattern, ...], entry: TopicPattern) -> Iterator[s
 
 
 def check_order(subscription: Subscription, layout: Layout, *, lossless: bool = True) -> None:
-    """SubscriptionRefused if its order is not to be had from these sequencers."""
+    """Raise SubscriptionRefused if these sequencers cannot provide the order."""
     if subscription.order is Order.CAUSAL and not layout.causal:
         raise SubscriptionRefused(
-            "this network has total order, not causal order: start its sequencers with order causal"
+            "this network provides total order, not causal order: start its sequencers with order causal"
         )
     uncovered = layout.uncovered(subscription.interest().topics)
     if uncovered:
         raise SubscriptionRefused(
-            f"{', '.join(uncovered)}: events there may have no order; "
-            f"topics that have one: {', '.join(layout.topics[:10])}{', ...' if len(layout.topics) > 10 else ''}"
+            f"{', '.join(uncovered)}: events on these topics may be unordered; "
+            f"ordered topics: {', '.join(layout.topics[:10])}{', ...' if len(layout.topics) > 10 else ''}"
         )
     if not layout.causal and not lossless:
         raise SubscriptionRefused(
-            "this service may lose events: an order that survives that needs sequencers of order causal"
+            "this service may lose events, which requires order causal: start the sequencers with order causal"
         )

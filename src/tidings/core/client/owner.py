@@ -1,4 +1,4 @@
-"""What the parts of an application need of each other."""
+"""The interfaces between an application and its subscriptions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidings.core.facts import (
 
 
 class Holder(Protocol):
-    """A subscription of the application; what the service says of those that it holds there comes here."""
+    """A subscription of the application; gets the facts about its subscriptions in the service."""
 
     id: str
 
@@ -37,7 +37,7 @@ class Holder(Protocol):
 
 
 class SubscriptionOwner(Protocol):
-    """The application: what its subscriptions ask of the service goes through it."""
+    """The application, through which its subscriptions use the service."""
 
     def emit(self, fact: object) -> None: ...
     def subscribe(self, holder: Holder, *subscriptions: Subscription) -> None: ...

@@ -1,13 +1,13 @@
-"""A subscription of the application without an order of several topics: one in the service beneath (a *form*), or
+"""A subscription of the application without an order across topics: one subscription in the service (a *form*), or
 several while it changes.
 
-A change asks for the new form beside the current one. When the whole network knows the new one, the one before drains:
-so nothing that both select is missed. What comes for both is shown once. Of several changes in a row the last counts.
-Where a service shows the events of a source in order, the forms together do: a form that is not accepted yet may bring
-some that lie before what another has brought, and these are owed to nobody.
+A change requests the new form beside the current one. When the whole network knows the new one, the old one drains, so
+nothing that both select is missed. What arrives for both is shown once. Of several changes in a row the last counts. If
+a service shows the events of a source in order, so do the forms together: a form that is not accepted yet may bring
+events older than what another has brought, and these are dropped; nobody is promised them.
 
-Where the service keeps bookmarks, the next life of the client finds the forms that this one had, and goes on with them:
-what waits for one of them comes. Other topics than before are then a change.
+If the service keeps bookmarks, a restarted client finds the forms of the earlier run and continues with them, so what
+waits for one of them is delivered. Other topics than before are then a change.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ RECENT_EVENTS = 4_096
 
 
 class PlainSubscription:
-    """One that `lingers` shows all that was on its way for a form that it has left; else what is still wanted of it."""
+    """An unordered subscription. If it `lingers`, it shows all that was in flight for a form that it has left, else
+    only what is still wanted."""
 
     def __init__(
         self,
@@ -57,28 +58,28 @@ class PlainSubscription:
         self.id = subscription.id
         self._owner = owner
         self._started = self._wanted = subscription
-        """What it was begun with, and what is wanted by now."""
+        """What it started with, and what is wanted now."""
         self._bookmarks = bookmarks
         self._lingers = lingers
         self._is_waiting = self._is_resting = False
-        """For what an earlier life may have left; without topics."""
+        """Waiting for what an earlier run may have left; resting without topics."""
         self._current: Form | None = None
         self._holds = False
-        """The whole network knows the current one."""
+        """The whole network knows the current form."""
         self._next: Form | None = None
         self._draining: dict[str, Form] = {}
-        """Those before it, by their names in the service."""
+        """Earlier forms, by their names in the service."""
         self._made = 0
         self._accepted = False
-        """The application was told so."""
+        """The application has been told that it is accepted."""
         self._interest = subscription.interest()
-        """What it was when it was last complete, or begun."""
+        """The interest when it was last complete, or when it started."""
         self._recent: RecentIds | None = None
-        """What was shown lately, once the first form is not alone any more."""
+        """Recently shown events, once there has been a second form."""
         self._in_order = False
-        """Nothing is shown of a source that lies before what was."""
+        """Never show events of a source that are older than what was shown."""
 
-    # --- What is wanted
+    # --- Requests of the application
 
     def start(self) -> None:
         self._is_waiting = True
@@ -92,15 +93,15 @@ class PlainSubscription:
         self._maybe_follow()
 
     def rest(self) -> None:
-        """No topics for the time being; `change` goes on."""
+        """Drop all topics for now; `change` continues."""
         self._is_resting = True
         self._maybe_follow()
 
     def abandon_change(self) -> None:
-        """It stays as it is."""
+        """Drop the pending change, if any."""
         following, self._next = self._next, None
         if following is not None:
-            self._leave(following)  # in an earlier life it may have been accepted
+            self._leave(following)  # it may have been accepted in an earlier run
 
     def end(self) -> None:
         self._is_waiting = False
@@ -111,7 +112,7 @@ class PlainSubscription:
             self._bookmarks.forget(self.id)
 
     def _maybe_follow(self) -> None:
-        """Once it is known where to begin."""
+        """Pursue the current wish, once it is known where to begin."""
         if self._is_waiting:
             return
         if self._recent is None and (self._is_resting or not self._is_wanted(self._current)):
@@ -139,7 +140,7 @@ class PlainSubscription:
         return Form(self._made, self._wanted.topics, self._wanted.filter)
 
     def _begin_recent(self) -> None:
-        """The first form will not be alone any more. Its session knows what it has shown."""
+        """Start to detect duplicates: the first form gets company. Its session knows what it has shown."""
         self._recent = RecentIds(RECENT_EVENTS)
         shown = self._owner.shown(self.id)
         self._in_order = shown is not None
@@ -150,13 +151,13 @@ class PlainSubscription:
         return form is not None and (form.topics, form.filter) == (self._wanted.topics, self._wanted.filter)
 
     def _ask_for(self, *forms: Form) -> None:
-        """A next life hears of it before the service does."""
-        self._tell()
+        """Request forms in the service, after the bookmark that describes them."""
+        self._send_bookmark()
         self._owner.subscribe(self, *map(self._in_service, forms))
 
     def _leave(self, form: Form) -> None:
         self._draining[self._name(form)] = form
-        self._tell()
+        self._send_bookmark()
         self._owner.unsubscribe(self._name(form), drain=True)
 
     def _name(self, form: Form) -> str:
@@ -166,7 +167,7 @@ class PlainSubscription:
         wanted = self._wanted
         return Subscription(self._name(form), form.topics, form.filter, wanted.order, wanted.headers)
 
-    # --- Of one life and the next
+    # --- Resuming after a restart
 
     def on_bookmarks_known(self) -> None:
         if self._is_waiting:
@@ -176,23 +177,23 @@ class PlainSubscription:
             if isinstance(kept, Forms):
                 self._resume(kept)
             else:
-                if self._bookmarks is not None and kept is not None:  # it had an order
+                if self._bookmarks is not None and kept is not None:  # it was ordered
                     end_kept(self._bookmarks, self.id, kept)
                 self._begin()
             self._maybe_follow()
 
     def _begin(self) -> None:
-        """Under its own name, as an earlier life that never changed had it."""
+        """Start under the subscription's own name, as an earlier run that never changed did."""
         self._made = 1
         self._current = Form(1, self._started.topics, self._started.filter)
         self._ask_for(self._current)
 
     def _resume(self, kept: Forms) -> None:
-        """Have the forms that the earlier life had. All at once, so that what came for them comes in order."""
+        """Take up the forms of the earlier run, all at once, so that what arrived for them is shown in order."""
         assert self._bookmarks is not None
         self._made = kept.made
         self._recent = RecentIds(RECENT_EVENTS)
-        self._in_order = True  # who keeps bookmarks shows events so
+        self._in_order = True  # a service with bookmarks shows events in order
         self._current = kept.current
         self._next = kept.next if self._is_wanted(kept.next) else None
         left = (*kept.draining, kept.next if self._next is None else None)
@@ -204,15 +205,15 @@ class PlainSubscription:
         for name in list(self._draining):
             self._owner.unsubscribe(name, drain=True)
 
-    def _tell(self) -> None:
-        """One that never changed is called by its own name: its next life needs to know nothing."""
+    def _send_bookmark(self) -> None:
+        """Send the bookmark. A subscription that never changed needs none: its own name is enough."""
         if self._bookmarks is not None and self._made > 1:
             forms = Forms(self._made, self._current, self._next, tuple(self._draining.values()))
             state = encode_forms(forms)
             self._bookmarks.keep(self.id, lambda: state)
             self._bookmarks.tell()
 
-    # --- What the service says
+    # --- Answers of the service
 
     def on_accepted(self, fact: SubscriptionAccepted) -> None:
         if self._next is not None and fact.subscription == self._name(self._next):
@@ -234,7 +235,7 @@ class PlainSubscription:
     def on_failed(self, fact: SubscriptionFailed) -> None:
         if self._next is not None and fact.subscription == self._name(self._next):
             self._next = None
-            self._tell()
+            self._send_bookmark()
             self._owner.emit(ChangeFailed(self.id, fact.reason))
         elif self._draining.pop(fact.subscription, None) is None:
             self._owner.emit(SubscriptionFailed(self.id, fact.reason))
@@ -249,7 +250,7 @@ class PlainSubscription:
 
     def on_cancelled(self, fact: SubscriptionCancelled) -> None:
         if self._draining.pop(fact.subscription, None) is not None:
-            self._tell()
+            self._send_bookmark()
 
     # --- Events
 
@@ -263,7 +264,7 @@ class PlainSubscription:
             self._show(stretch, fact)
 
     def _show(self, stretch: Stretch, fact: Delivered) -> None:
-        """What of it is wanted and was not shown before."""
+        """Show what is wanted and was not shown before."""
         ticket, begin = fact.ticket or NOTHING, stretch.first
         for part, late in self._fresh(stretch, fact):
             ticket.done(begin, part.first - 1)
@@ -273,7 +274,7 @@ class PlainSubscription:
         ticket.done(begin, stretch.last)
 
     def _fresh(self, stretch: Stretch, fact: Delivered) -> list[tuple[Stretch, bool]]:
-        """In parts, and whether they are late: what came for another form counts."""
+        """Return the parts to show, and whether they are late; what arrived for other forms counts, too."""
         assert self._recent is not None
         source, incarnation = stretch.source, stretch.incarnation
         wanted = [(stretch.first, stretch.last)]
@@ -291,7 +292,7 @@ class PlainSubscription:
         return [piece for part in parts for piece in parted(part, before)]
 
     def _hides(self, stretch: Stretch) -> bool:
-        """What has no body is for protocols, which ask for headers."""
+        """Return whether to hide it: what has no body is for protocols, which request headers."""
         return stretch.kind != WHOLE and not self._wanted.headers
 
     def on_missed(self, fact: EventsGivenUp) -> None:
@@ -302,4 +303,4 @@ class PlainSubscription:
         )
 
     def on_broker_changed(self) -> None:
-        """What is missing then is reported, source by source."""
+        """Do nothing: missing events are reported source by source."""

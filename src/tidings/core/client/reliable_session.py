@@ -1,20 +1,20 @@
-"""A client of a guaranteed broker: it publishes until confirmed, and is shown every event once.
+"""A client of a guaranteed broker: resends publications until confirmed, and shows every event once.
 
-What is published waits here until the broker says up to which position of its log it certifies publications; the
-publication is stamped with that position when it is first sent, and sent again with the same stamp after every
-break of the connection, in order, until it is confirmed. What the broker has on disk but not yet delivered is
-kept a while longer, in case the broker loses its disk.
+Publications wait here until the broker says up to which position of its log it certifies publications. A publication is
+stamped with that position when it is first sent, and resent with the same stamp after every reconnect, in order, until
+it is confirmed. What the broker has on disk but has not delivered is kept a while longer, in case the broker loses its
+disk.
 
-A named client that is killed and started again finds its subscriptions at the broker, and what came for them
-meanwhile is sent before it has subscribed: that is kept, unacknowledged, for a moment.
+A named client that is killed and restarted finds its subscriptions at the broker. What arrived for them meanwhile is
+sent before the client has subscribed again; it is kept, unacknowledged, for a moment.
 
-Per subscription and source the client remembers the last sequence that it was shown: a broker that forgot in a
-crash what it had sent sends it again. What the application is not done with comes again after a break of the
-connection, and is then what it will be done with (core/client/arrivals.py).
+Per subscription and source the client remembers the last sequence it has shown: a broker that forgot in a crash what it
+had sent sends it again. What the application is not done with is sent again after a reconnect; the new notification
+then takes the old one's place (core/client/arrivals.py).
 
-A client may move to another broker. What it published and nobody is known to have got is sent again there; the
-subscribers' clients drop what they had. What still waited for it at the old broker does not come: of each source
-that goes on, the sequences that may have been among it are reported as missed, at the latest with its next event.
+A client may move to another broker. There it resends what it published and nobody is known to have received;
+subscribers' clients drop duplicates. What still waited for it at the old broker is lost: for each source that
+continues, the sequences that may have waited are reported as missed, at the latest with the source's next event.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ from tidings.core.overlay.guaranteed.messages import (
 from tidings.core.overlay.matching import selected
 
 EARLY_NS = 5_000_000_000
-"""So long, from its first connection on, a client keeps what comes for subscriptions that it has not made (again)."""
+"""How long after its first connection a client keeps notifications for subscriptions that it has not made (again)."""
 
 
-Marks = dict[str, Mapping[tuple[str, int], int]]
-"""Subscription -> the last sequence shown, by source and incarnation."""
+ResumePoints = dict[str, Mapping[tuple[str, int], int]]
+"""Subscription -> (source, incarnation) -> the last sequence that an earlier run of this client was shown."""
 
 
 class EarlyNotice(NamedTuple):
-    """A notification for a subscription of an earlier life of this client; it is held until that is made again."""
+    """A notification for a subscription of an earlier run of this client; held until that subscribes again."""
 
     notice: Notice
     what: Stretch | Missed
@@ -78,6 +78,8 @@ class EarlyNotice(NamedTuple):
 
 
 class ReliableSession(ClientSession):
+    """A session with a guaranteed broker."""
+
     lossless = True
     end_of_drain = Drain
     handles = {
@@ -101,38 +103,38 @@ class ReliableSession(ClientSession):
         acknowledges: bool = True,
         gathers: bool = False,
         lasting: bool = True,
-        marks: Marks | None = None,
+        resume_points: ResumePoints | None = None,
     ) -> None:
         super().__init__(port, broker, incarnation=incarnation)
         self._lasting = lasting
-        self._marks: Marks = {} if marks is None else marks
+        self._resume_points: ResumePoints = {} if resume_points is None else resume_points
         self.acknowledges = acknowledges
-        """What is shown is done with. False: it is when the application says so (`Delivered.ticket`)."""
+        """True: what is shown is done. False: the application says when it is (`Delivered.ticket`)."""
         self._gathers = gathers
         self._connected = False
         self._attached = False
         self._attaching = 0
-        """Attach messages that are not answered. Only the last answer says what we stamp with."""
+        """Unanswered Attach messages. Only the last answer gives the position to stamp with."""
         self._publishes = False
         self.generation = 0
         self._position = 0
         self._outgoing = Unconfirmed()
         self._moved: dict[str, dict[tuple[str, int], int]] = {}
-        """Of the subscriptions that came from an earlier broker: the first sequence of each source that may have
-        waited there, until it is reported. Sources that are in no list and were never heard of: all before."""
+        """Subscription from an earlier broker -> source -> first sequence that may have waited there, until it is
+        reported. For a source that was never heard of, all before its first event may have waited."""
         self._early: list[EarlyNotice] = []
-        """Not more than the broker's window."""
+        """Bounded by the broker's window."""
         self._early_until = 0
         self._is_early = True
         self._asked: set[str] = set()
-        """Subscriptions that were made while it is early: these are known, also when they have ended."""
+        """Subscriptions made during the early phase; they stay known after they end."""
         self._arrivals = Arrivals(self._on_news)
-        """Of this connection."""
+        """Those of this connection."""
         self._undone: dict[Source, Undone] = {}
         """What the application holds."""
         self._handling = self._gathering = self._stopped = False
         if lasting:
-            # The port's `emit` of the moment: a host may set another once it has made its application.
+            # Look `emit` up at each call: a host may replace it once it has made its application.
             self.bookmarks = LeftBookmarks(
                 self._send_bookmark, lambda fact: port.emit(fact), self.end_earlier
             )
@@ -195,14 +197,14 @@ class ReliableSession(ClientSession):
             self.port.emit(PublicationFailed(message.sequence, message.reason))
             self._pump()
 
-    # --- Being notified
+    # --- Subscribing and notifications
 
     def subscribe(self, *subscriptions: Subscription) -> None:
         super().subscribe(*subscriptions)
         for subscription in subscriptions:
             highest = self._held[subscription.id].highest
-            highest.update(self._marks.get(subscription.id, {}))
-            self._marks[subscription.id] = highest
+            highest.update(self._resume_points.get(subscription.id, {}))
+            self._resume_points[subscription.id] = highest
         if self._is_early:
             self._asked.update(subscription.id for subscription in subscriptions)
             self._show_early({subscription.id: subscription.interest() for subscription in subscriptions})
@@ -212,8 +214,8 @@ class ReliableSession(ClientSession):
         return {} if held is None else held.highest
 
     def unsubscribe(self, subscription_id: str, *, drain: bool = False) -> None:
-        """What its application holds is of no use to it any more, unless it drains: then what waits at the broker
-        comes, too, as long as it takes."""
+        """Unsubscribe, and finish what the application holds. With `drain`, that stays, and what waits at the broker
+        is still delivered, however long that takes."""
         super().unsubscribe(subscription_id, drain=drain)
         if not drain:
             for key in [key for key in self._undone if key[0] == subscription_id]:
@@ -229,7 +231,7 @@ class ReliableSession(ClientSession):
     def on_unsubscribed(self, sender: str, message: Unsubscribed) -> None:
         super().on_unsubscribed(sender, message)
         if message.subscription not in self._held:
-            self._marks.pop(message.subscription, None)
+            self._resume_points.pop(message.subscription, None)
 
     def on_notify(self, sender: str, message: Notify) -> None:
         self._handle(sender, message.subscriptions, message.stretch)
@@ -238,7 +240,7 @@ class ReliableSession(ClientSession):
         self._handle(sender, message.subscriptions, message)
 
     def _handle(self, sender: str, subscriptions: tuple[str, ...], what: Stretch | Missed) -> None:
-        """Whatever is done with inside is told to the broker at once, unless that is gathered."""
+        """Handle a notification, then acknowledge at once what is done, unless acknowledgements are gathered."""
         self._handling = True
         if isinstance(what, Missed):
             notice = self._arrivals.arrive(what.last, 1)
@@ -268,7 +270,7 @@ class ReliableSession(ClientSession):
             self._acknowledge()
 
     def _deliver(self, held: OwnSubscription, stretch: Stretch, notice: Notice) -> None:
-        """Show what is new of it; what the application holds already is the same, on this connection now."""
+        """Show what is new; attach what the application already holds to this notification."""
         source, incarnation, first, last = stretch.source, stretch.incarnation, stretch.first, stretch.last
         highest = self._shown_before(held, source, incarnation, last)
         if first <= highest:
@@ -298,12 +300,12 @@ class ReliableSession(ClientSession):
             ticket.keep()
 
     def _report_missed(self, subscription_id: str, fresh: Stretch, highest: int) -> None:
-        """The first event of a source since we moved: those in between may have waited at the old broker."""
+        """Report what may have waited at the old broker, at a source's first event since the move."""
         if subscription_id not in self._moved:
             return
         source = (fresh.source, fresh.incarnation)
         first = self._moved[subscription_id].pop(source, 0 if highest else 1)
-        last = highest if highest >= first else fresh.first - 1  # what is behind a baseline comes
+        last = highest if highest >= first else fresh.first - 1  # what follows a baseline is delivered
         if 0 < first <= last:
             self._may_have_missed(subscription_id, source, first, last)
 
@@ -314,12 +316,12 @@ class ReliableSession(ClientSession):
         self._shown_before(held, message.source, message.incarnation, message.last)
         missed = (message.source, message.incarnation, message.first, message.last)
         source = (held.subscription.id, message.source, message.incarnation)
-        ticket = notice.ticket({}, source, message.last, message.last)  # if it comes again, it is told again
+        ticket = notice.ticket({}, source, message.last, message.last)  # if resent, it is reported again
         self.port.emit(EventsGivenUp(held.subscription.id, *missed, ticket=ticket))
         if self.acknowledges:
             ticket.done()
 
-    # --- What an earlier life of this client had asked for, and this one may ask for again
+    # --- Notifications for subscriptions of an earlier run
 
     def _keep_early(self, subscriptions: tuple[str, ...], what: Stretch | Missed, notice: Notice) -> None:
         unknown = {name for name in subscriptions if name not in self._asked}
@@ -328,7 +330,7 @@ class ReliableSession(ClientSession):
             self._early.append(EarlyNotice(notice, _kept(what), unknown))
 
     def _show_early(self, interests: Mapping[str, Interest]) -> None:
-        """What came for them before they were made, in that order."""
+        """Show what arrived for these subscriptions before they were made, in order of arrival."""
         for early in self._early:
             for name in sorted(early.waits_for & interests.keys()):
                 early.waits_for.discard(name)
@@ -338,12 +340,12 @@ class ReliableSession(ClientSession):
     def _show_early_one(
         self, held: OwnSubscription, interest: Interest, what: Stretch | Missed, notice: Notice
     ) -> None:
-        """An earlier life may have asked for something else by that name."""
+        """Show what the interest selects: in an earlier run, that name may have had another."""
         if isinstance(what, Missed):
             self._miss(held, what, notice)
             return
         wanted = selected(what, interest) if what.kind == WHOLE else [(what.first, what.last)]
-        for first, last in wanted:  # of what has no body its subscriber judges
+        for first, last in wanted:  # without a body, the subscriber decides
             part = what.cut(first, last) if isinstance(what, Run) else what
             self._deliver(held, part, notice)
 
@@ -372,13 +374,13 @@ class ReliableSession(ClientSession):
             case _:
                 super().on_timer(name)
 
-    # --- What the application is done with
+    # --- Acknowledgements
 
     def stop_acknowledging(self) -> None:
         self._stopped = True
 
     def _on_news(self) -> None:
-        if self._gathers:  # once in a turn: a message for each event would cost as much as the event
+        if self._gathers:  # once per instant: a message per event would cost as much as the event
             if not self._gathering:
                 self._gathering = True
                 self.port.set_timer((self.name, "acknowledge"), self.port.now)
@@ -394,7 +396,7 @@ class ReliableSession(ClientSession):
                 self.bookmarks.tell()
             self.port.send(self.broker, Notified(*news))
 
-    # --- What outlives this life
+    # --- Bookmarks and baselines
 
     def on_bookmark(self, sender: str, message: KeepBookmark) -> None:
         if self.bookmarks is not None:
@@ -420,7 +422,7 @@ class ReliableSession(ClientSession):
                     moved.pop(key, None)
                     if passed_by:
                         self._may_have_missed(message.subscription, key, highest + 1, sequence)
-                elif moved is not None:  # whether it has anything for us, its next event shows
+                elif moved is not None:  # reported with the source's next event, if any
                     moved[key] = 1
 
     def on_coverage(self, sender: str, message: Coverage) -> None:
@@ -432,14 +434,14 @@ class ReliableSession(ClientSession):
 
     @property
     def can_move(self) -> bool:
-        """False while something that this client published is on its broker's disk only."""
+        """False while a publication of this client is only on its broker's disk."""
         return self._outgoing.kept_all or not self._outgoing.has_kept
 
     def moved(self, broker: str) -> None:
-        """From now on that one is our broker; its `link_up` follows."""
+        """Switch to that broker; its `link_up` follows."""
         self.broker = broker
         for name in [name for name, held in self._held.items() if held.state is SubscriptionState.DRAINING]:
-            self.on_unsubscribed(broker, Unsubscribed(name))  # nobody drains it any more
+            self.on_unsubscribed(broker, Unsubscribed(name))  # the new broker has nothing to drain
         for held in self._held.values():
             if held.state is SubscriptionState.ACCEPTED:
                 held.state = SubscriptionState.REQUESTED
@@ -452,14 +454,14 @@ class ReliableSession(ClientSession):
         if not self._early_until:
             self._early_until = self.port.now + EARLY_NS
             self.port.set_timer((self.name, "early"), self._early_until)
-        self._early = []  # what was not done with comes again
+        self._early = []  # what is not done is sent again
         self._arrivals.end()
         self._arrivals = Arrivals(self._on_news)
         self._outgoing.connected()
         self._attaching = 0
         self._attach()
         if self.bookmarks is not None:
-            self.bookmarks.link_up()  # before what it speaks of
+            self.bookmarks.link_up()  # before the subscriptions that they describe
         super().on_link_up(peer)
 
     def on_link_down(self, peer: str) -> None:
@@ -467,17 +469,20 @@ class ReliableSession(ClientSession):
 
 
 def _kept(what: Stretch | Missed) -> Stretch | Missed:
-    """The same for long: it outlives the read that brought it."""
+    """Return a copy that outlives the read buffer."""
     if isinstance(what, Missed):
         return what
     return what.kept() if isinstance(what, Run) else decode_publication(what.raw.copy())
 
 
 class ReliableClient(Node):
-    """`marks` may outlive the client, so that another one goes on where it ended. A client that is not `lasting` has
-    a name that nobody will use again: while it is away its subscriptions are kept for a minute, not for a day. Unless
-    it `acknowledges` by itself, the application says what it is done with; one that `gathers` tells its broker once in
-    an instant."""
+    """A node with one reliable session.
+
+    `resume_points` may outlive the client, so that another one can continue where it ended. A client that is not
+    `lasting` has a name that nobody will use again: while it is away, its subscriptions are kept for a minute, not a
+    day. Unless the client `acknowledges` by itself, the application says what it is done with. One that `gathers`
+    acknowledges to its broker once per instant.
+    """
 
     def __init__(
         self,
@@ -488,7 +493,7 @@ class ReliableClient(Node):
         acknowledges: bool = True,
         gathers: bool = False,
         lasting: bool = True,
-        marks: Marks | None = None,
+        resume_points: ResumePoints | None = None,
     ) -> None:
         self.session = ReliableSession(
             port,
@@ -497,7 +502,7 @@ class ReliableClient(Node):
             acknowledges=acknowledges,
             gathers=gathers,
             lasting=lasting,
-            marks=marks,
+            resume_points=resume_points,
         )
         self.publish = self.session.publish
         self.flush = self.session.flush

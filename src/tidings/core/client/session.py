@@ -1,24 +1,24 @@
-"""A client of one broker: it publishes, subscribes, and is notified.
+"""A client of one broker: publishes, subscribes, and handles notifications.
 
     idle -> requested -> accepted -> cancelling -> gone
               |  ^           |           ^
-              |  +-----------+           |   the connection came back: asked for again, accepted stays accepted
+              |  +-----------+           |   reconnected: requested again, accepted stays accepted
               |              +-> draining
               +-> failed
 
-Requests without an answer are repeated, so the client works over datagrams too.
+Requests are retried until answered, so the client works over datagrams, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 from tidings.core.errors import WireError
-from tidings.core.events.event import WHOLE, Publication, make_publication
+from tidings.core.events.event import WHOLE, Publication, make_publication, no_event
 from tidings.core.events.run import Run, RunMaker, Stretch
 from tidings.core.events.subscription import Order, Subscription
 from tidings.core.facts import (
@@ -55,16 +55,16 @@ from tidings.core.structures.recent_ids import RecentIds
 
 MAX_TRACKED_SOURCES = 65_536
 RECENT_EVENTS = 4_096
-"""Of one source: a copy of an event that is further behind is taken for a repetition."""
+"""Per source; an event further behind counts as a duplicate."""
 DRAIN_NS = 5_000_000_000
-"""So long a subscription that is left stays in the network, for what others have on its way to it."""
+"""How long a left subscription stays in the network, for events in flight."""
 
 
 class SubscriptionState(StrEnum):
     REQUESTED = "requested"
     ACCEPTED = "accepted"
     DRAINING = "draining"
-    """It is left; what is on its way for it alone is still shown."""
+    """The subscription has been left; what is in flight for it alone is still shown."""
     CANCELLING = "cancelling"
 
 
@@ -82,15 +82,17 @@ class OwnSubscription:
         self.fifo = subscription.order is Order.FIFO
         self.state = SubscriptionState.REQUESTED
         self.highest: Highest[tuple[str, int], int] = Highest(MAX_TRACKED_SOURCES)
-        """order fifo: of what was shown, by source and incarnation."""
+        """(source, incarnation) -> highest sequence shown, where tracked (order fifo, reliable sessions)."""
 
 
 class ClientSession(Part):
+    """A session with a best-effort broker."""
+
     name = "client"
     lossless = False
-    """True: what is not taken waits at the broker."""
+    """True: what is not acknowledged waits at the broker."""
     generation = 0
-    """Of a guaranteed broker's disk; 0: not known."""
+    """The generation of a guaranteed broker's disk; 0: unknown."""
     end_of_drain: type[Unsubscribe | Drain] = Unsubscribe
     handles = {
         Notify: "on_notify",
@@ -107,18 +109,18 @@ class ClientSession(Part):
         super().__init__(port)
         self.broker = broker
         self.bookmarks: LeftBookmarks | None = None
-        """Where the broker keeps them."""
+        """What the broker keeps across restarts; None: nothing."""
         self.incarnation = incarnation
         self.next_sequence = 1
         self.takes_runs = False
-        """True: runs of events are shown as such, else event by event."""
+        """True: runs of events are shown as runs, else event by event."""
         self._made = RunMaker(port.node, incarnation)
         self._recent = RecentIds(RECENT_EVENTS)
         self._held: dict[str, OwnSubscription] = {}
         self._unanswered: dict[str, OwnSubscription] = {}
         self._attempt = 0
 
-    # --- What the application asks for
+    # --- Requests of the application
 
     def publish(
         self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
@@ -128,7 +130,7 @@ class ClientSession(Part):
         return publication
 
     def reserve(self) -> int:
-        """A sequence to publish with; what is published has ascending ones."""
+        """Reserve and return the next sequence; publications must have ascending ones."""
         self.next_sequence += 1
         return self.next_sequence - 1
 
@@ -137,7 +139,7 @@ class ClientSession(Part):
         return self.port.node, self.incarnation
 
     def publish_stretch(self, stretch: Stretch) -> None:
-        """Events that were made here, with sequences that were reserved."""
+        """Publish events made by this client, with reserved sequences."""
         if self._made:
             self.flush()
         self._publish(stretch)
@@ -160,19 +162,33 @@ class ClientSession(Part):
         payload: bytes,
         published_at: int,
     ) -> bool:
-        """An event that is published together with others, with the next `flush`; True if a run is full."""
+        """Add an event to be published with the next `flush`; True if a run is full."""
         full = self._made.add(self.next_sequence, topic, attributes, payload, published_at)
         self.next_sequence += 1
         return full
 
+    def add_some(self, events: Iterable[Any]) -> bool:
+        """Add events, each (topic, attributes, payload), until a run is full; True if one is."""
+        made, port = self._made, self.port
+        for event in events:
+            try:
+                topic, attributes, payload = event
+            except (TypeError, ValueError):
+                raise no_event(event) from None
+            full = made.add(self.next_sequence, topic, attributes, payload, port.now)
+            self.next_sequence += 1
+            if full:
+                return True
+        return False
+
     def add_as(
         self, sequence: int, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
     ) -> bool:
-        """The same with a sequence that was reserved."""
+        """Add an event with a reserved sequence."""
         return self._made.add(sequence, topic, attributes, payload, published_at)
 
     def flush(self, *, full_only: bool = False) -> list[Stretch]:
-        """Publish what was added, or what of it makes full runs."""
+        """Publish what was added, or only its full runs."""
         made = self._made.take_full() if full_only else self._made.take_all()
         for stretch in made:
             self._publish(stretch)
@@ -184,12 +200,13 @@ class ClientSession(Part):
     def subscribe(self, *subscriptions: Subscription) -> None:
         for subscription in subscriptions:
             if subscription.id in self._held:
-                raise ValueError(f"subscription {subscription.id!r} exists")
+                raise ValueError(f"subscription {subscription.id!r} already exists")
             held = self._held[subscription.id] = OwnSubscription(subscription)
             self._ask(held)
 
     def unsubscribe(self, subscription_id: str, *, drain: bool = False) -> None:
-        """`drain`: what was published before everybody knew of its successor, or that there is none, still comes."""
+        """Unsubscribe. With `drain`, what was published before everybody knew of the successor, or of the end, is
+        still delivered."""
         held = self._held[subscription_id]
         if drain:
             self._drain(held)
@@ -206,8 +223,8 @@ class ClientSession(Part):
         return None
 
     def end_earlier(self, subscription_id: str, *, drain: bool = False) -> None:
-        """A subscription of an earlier life of this client, which the broker may still know. `drain`: what is on its
-        way for it, or waits there, still comes, for others of this client as well, and whole because of it."""
+        """End a subscription of an earlier run that the broker may still know. With `drain`, what is in flight or waits
+        for it is still delivered with its body, for other subscriptions of this client as well."""
         held = self._held[subscription_id] = OwnSubscription(Subscription(subscription_id))
         if drain:
             self._drain(held)
@@ -216,13 +233,13 @@ class ClientSession(Part):
             self._ask(held)
 
     def stop_acknowledging(self) -> None:
-        """What is not done with is for a later life of this client, where the broker keeps it."""
+        """Acknowledge nothing more: the broker keeps the rest for a restart of this client, if it can."""
 
     def request_status(self) -> None:
         """Ask the broker for its state; StatusReceived follows."""
         self.port.send(self.broker, StatusRequest())
 
-    # --- What the broker says
+    # --- Answers of the broker
 
     def on_notify(self, sender: str, message: Notify) -> None:
         stretch = message.stretch
@@ -232,19 +249,19 @@ class ClientSession(Part):
             self._take(stretch, message.subscriptions, message.by)
 
     def _take(self, publication: Publication, subscriptions: tuple[str, ...], by: str) -> None:
-        # A broker forgets in a crash what it sent; a copy that the network held back meanwhile stops here.
+        # A broker forgets in a crash what it sent: a copy that the network delayed meanwhile is dropped here.
         source, incarnation, sequence = publication.source, publication.incarnation, publication.sequence
         if not self._recent.first_time(source, incarnation, sequence):
             return
         for subscription_id in subscriptions:
             held = self._held.get(subscription_id)
             if held is None or held.state is CANCELLING:
-                continue  # on its way when we unsubscribed
+                continue  # in flight when we unsubscribed
             late = held.fifo and sequence < self._shown_before(held, source, incarnation, sequence)
             self.port.emit(Delivered(subscription_id, publication, late, by))
 
     def _take_run(self, sender: str, run: Run, subscriptions: tuple[str, ...], by: str) -> None:
-        """As if its events came one by one."""
+        """Take a run as if its events arrived one by one."""
         try:
             if not self.takes_runs and run.kind == WHOLE:
                 for publication in run.publications():
@@ -277,7 +294,7 @@ class ClientSession(Part):
 
     def on_subscribed(self, sender: str, message: Subscribed) -> None:
         held = self._held.get(message.subscription)
-        if held is None:  # our request came again after we took it back
+        if held is None:  # a retry of our request arrived after we unsubscribed
             self.port.send(self.broker, Unsubscribe(message.subscription))
             return
         if held.state in ENDING:
@@ -306,7 +323,7 @@ class ClientSession(Part):
         try:
             status = msgspec.json.decode(message.json, type=dict[str, Any])
         except msgspec.MsgspecError as error:
-            self.port.emit(Misbehaviour(sender, f"its status does not decode: {error}"))
+            self.port.emit(Misbehaviour(sender, f"sent an invalid status: {error}"))
             return
         self.port.emit(StatusReceived(status))
 
@@ -329,7 +346,7 @@ class ClientSession(Part):
         self._set_retry()
 
     def _ask(self, held: OwnSubscription) -> None:
-        """Send the request and repeat it until it is answered."""
+        """Send the request, and retry until it is answered."""
         self._unanswered[held.subscription.id] = held
         self._send_request(held)
         if self._attempt or len(self._unanswered) == 1:
@@ -363,12 +380,12 @@ class ClientSession(Part):
 
     @staticmethod
     def _shown_before(held: OwnSubscription, source: str, incarnation: int, last: int) -> int:
-        """The highest sequence of the source that was shown before; from now on it is at least `last`."""
+        """Return the highest sequence of the source shown before, and raise it to at least `last`."""
         return held.highest.raise_to((source, incarnation), last) or 0
 
 
 def parted(stretch: Stretch, before: int) -> list[tuple[Stretch, bool]]:
-    """What of it is below that sequence, and so late, and the rest."""
+    """Split into the part below that sequence, which is late, and the rest."""
     if stretch.last < before or stretch.first >= before:
         return [(stretch, stretch.last < before)]
     assert isinstance(stretch, Run)
@@ -376,6 +393,8 @@ def parted(stretch: Stretch, before: int) -> list[tuple[Stretch, bool]]:
 
 
 class BestEffortClient(Node):
+    """A node with one best-effort session."""
+
     def __init__(self, port: Port, broker: str, *, incarnation: int = 0) -> None:
         self.session = ClientSession(port, broker, incarnation=incarnation)
         self.publish = self.session.publish

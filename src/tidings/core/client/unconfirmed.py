@@ -1,10 +1,10 @@
-"""What a client of a guaranteed broker has published and not heard to be safe.
+"""The unconfirmed publications of a client of a guaranteed broker.
 
-It is stamped when it is first sent, sent again with the same stamp after every break of the connection, in order, and
-kept until it is confirmed. What the broker has on disk but not yet delivered is kept a while longer, in case the broker
-loses its disk. A window bounds what the broker has not taken.
+A publication is stamped when it is first sent, resent with the same stamp after every reconnect, in order, and kept
+until it is confirmed. What the broker has on disk but has not delivered is kept a while longer, in case the broker
+loses its disk. A window limits what the broker has not taken.
 
-    0 <= taken <= sent, both counted since the connection stands
+    0 <= taken <= sent, both counted per connection
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from tidings.core.overlay.guaranteed.messages import Stamped
 from tidings.core.structures.range_map import Piece, RangeMap
 
 MAX_KEPT = 10_000
-"""Publications that are on the broker's disk only and kept here as well; the oldest are forgotten first."""
+"""How many publications that are only on the broker's disk are kept here as well; the oldest are forgotten first."""
 
 
 class Unconfirmed:
+    """Queues, stamps and keeps publications until they are confirmed."""
+
     def __init__(self) -> None:
         self._unsent: deque[Stretch] = deque()
         self._unconfirmed: RangeMap[Stamped] = RangeMap()
@@ -28,7 +30,7 @@ class Unconfirmed:
         self._kept: RangeMap[Stamped] = RangeMap()
         self._kept_count = 0
         self.kept_all = True
-        """False: some that are on the broker's disk only are not here any more."""
+        """False once some that are only on the broker's disk have been forgotten."""
         self._sent = self._taken = 0
         self._window = 1
 
@@ -46,11 +48,11 @@ class Unconfirmed:
     # --- The connection
 
     def connected(self) -> None:
-        """A new connection: nothing is known to be taken on it."""
+        """Start counting for a new connection."""
         self._sent = self._taken = 0
 
     def attached(self, window: int, *, lost_its_disk: bool) -> list[Stamped]:
-        """The broker takes publications: what goes again, in order."""
+        """Return what to resend, in order: the broker now takes publications."""
         self._window = max(window, 1)
         again = [*self._unconfirmed, *(self._kept if lost_its_disk else ())]
         messages = [_part(piece) for piece in sorted(again, key=lambda piece: piece[0])]
@@ -58,7 +60,7 @@ class Unconfirmed:
         return messages
 
     def due(self, generation: int, position: int) -> Iterator[Stamped]:
-        """What goes now, stamped so, while the window has room."""
+        """Yield what to send now, stamped, while the window has room."""
         unsent = self._unsent
         while unsent and (room := self._window - (self._sent - self._taken)) > 0:
             stretch = unsent.popleft()
@@ -70,13 +72,13 @@ class Unconfirmed:
             self._sent += stretch.count
             yield stamped
 
-    # --- What the broker says
+    # --- Answers of the broker
 
     def taken(self, count: int) -> None:
         self._taken = min(max(self._taken, count), self._sent)
 
     def confirm(self, first: int, last: int, *, kept: bool) -> list[tuple[int, int]]:
-        """The ranges that are safe from now on; `kept`: on the broker's disk, and somebody has not got them."""
+        """Return the newly confirmed ranges. `kept`: they are on the broker's disk, but not delivered to all."""
         confirmed = self._unconfirmed.take(first, last)
         if kept:
             self._keep(confirmed)
@@ -97,14 +99,14 @@ class Unconfirmed:
             self.kept_all = False
 
     def fail(self, sequence: int) -> bool:
-        """The broker refused it, and does not count it; False if it was not under way."""
+        """Drop a publication that the broker rejected and does not count; False if it was not pending."""
         failed = bool(self._unconfirmed.take(sequence, sequence))
         self._sent -= failed
         return failed
 
 
 def _part(piece: Piece[Stamped]) -> Stamped:
-    """Of what was sent together, what is in the piece."""
+    """Return the piece's part of what was sent together."""
     first, last, stamped = piece
     stretch = stamped.stretch
     if not isinstance(stretch, Run) or (stretch.first, stretch.last) == (first, last):

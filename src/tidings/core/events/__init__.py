@@ -1,4 +1,7 @@
-"""Events, runs of them, topics and subscriptions. Read `event`, then `run`: what travels is one of the two.
+"""Events, runs of events, topics and subscriptions.
 
-docs/internals/messages.md says why events travel in runs.
+Public names: `Event`, `Publication` and `EventId`, `Run` and `Stretch`, `Subscription` and `Interest`, `TopicPattern`.
+Read `event`, then `run` (every event travels as one of the two), then `topics` and `subscription`. `timestamp` and
+`position` say where an event is in an order; `text` writes attribute values into traces.
+docs/internals/messages.md explains why events travel in runs.
 """

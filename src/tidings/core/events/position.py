@@ -10,13 +10,13 @@ Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class OrderPosition(Struct, array_like=True, frozen=True):
-    """Event `number` of `topic`, which is an entry of the layout: a topic, or a pattern of topics."""
+    """Event `number` of `topic`, which is an entry of the layout: a topic or a topic pattern."""
 
     topic: str
     number: Int64
     after: dict[str, Int64]
-    """Other entries, each with the number of its last event that comes before this one."""
+    """For other entries, the number of the last event that comes before this one."""
 
     def later(self, count: int) -> OrderPosition:
-        """The position of the event that comes `count` numbers after this one in its run."""
+        """Return the position of the event `count` numbers after this one in its run."""
         return OrderPosition(self.topic, self.number + count, self.after)

@@ -1,7 +1,7 @@
-"""Subscriptions, as clients ask for them, and interests, as brokers route by them.
+"""Subscriptions, which clients make, and interests, by which brokers route.
 
-An interest is what many equal subscriptions share: a canonical set of topic patterns and the pattern of a
-filter. Brokers forward interests, not subscriptions.
+All equal subscriptions share one interest: a canonical set of topic patterns and a filter's pattern. Brokers forward
+interests, not subscriptions.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """`id` is unique within its subscriber. No topics means every topic; `filter` is SQL or None.
+    """What a client subscribes to. `id` is unique per subscriber; no topics means all topics; `filter` is SQL or None.
 
-    With `headers`, what this subscription selects and no other of its client does comes without its body: its header
-    alone (core/events/event.py). Protocols ask so, not applications.
+    With `headers`, events that no other subscription of the client selects come without their bodies
+    (core/events/event.py). Protocols use this, applications do not.
     """
 
     id: str
@@ -50,7 +50,7 @@ class Subscription:
     headers: bool = False
 
     def interest(self) -> Interest:
-        """The interest behind this subscription; TopicError or FilterError where it is not well formed."""
+        """Return the interest behind this subscription; raise TopicError or FilterError if it is malformed."""
         return make_interest(self.topics, self.filter)
 
 
@@ -63,7 +63,7 @@ class Matchable(Protocol):
 
 
 class Interest:
-    """Topics and a filter pattern (None: no filter), equal where their canonical forms are equal."""
+    """Topics and a filter pattern (None: no filter). Interests are equal if their canonical forms are."""
 
     __slots__ = ("__dict__", "_exact", "_wild", "pattern", "topics")
 
@@ -97,13 +97,13 @@ class Interest:
         return self.pattern is None or self.pattern.matches(publication.attributes())
 
     def selects(self, event: Event) -> bool:
-        """The same for an event that is decoded."""
+        """Return True if the decoded event matches."""
         if not self.has_topic(event.topic):
             return False
         return self.pattern is None or self.pattern.matches({**event.attributes, "topic": event.topic})
 
     def covers(self, other: Interest) -> bool:
-        """True only if every event that `other` selects is selected here."""
+        """Return True only if every event that `other` selects is selected here."""
         if not self._covers_topics(other):
             return False
         if self.pattern is None:
@@ -111,7 +111,7 @@ class Interest:
         return other.pattern is not None and self.pattern.covers(other.pattern)
 
     def _covers_topics(self, other: Interest) -> bool:
-        if not self._wild:  # the common case, and many are compared: one operation on sets
+        if not self._wild:  # the common case, and frequent: one set operation
             return not other._wild and self._exact >= other._exact
         return all(
             theirs.text in self._exact or any(mine.covers(theirs) for mine in self._wild)
@@ -134,11 +134,14 @@ class Interest:
 
 @lru_cache(maxsize=65_536)
 def make_interest(topics: tuple[str, ...], sql: str | None) -> Interest:
-    """The canonical interest. A filter that is always true is none. Brokers of one process ask for the same."""
+    """Return the canonical interest; a filter that is always true counts as none.
+
+    Cached, because all brokers of a process ask for the same interests.
+    """
     canonical = canonical_topics(topics)
     if sql is None:
         return Interest(canonical, None)
-    from tidings.core.filters.language.filter import (  # slow to import; most interests need none
+    from tidings.core.filters.language.filter import (  # slow to import, and most interests have no filter
         Filter,
         Pattern,
     )

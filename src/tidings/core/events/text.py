@@ -1,7 +1,7 @@
 """Attribute values as text, for the `map<string,string>` column of a trace.
 
-The text is what a reader expects to see (`12`, `12.5`, `true`, `BBC`, `X'0AFF'`), and lossless: a string that
-would read back as something else is written in double quotes, as JSON.
+The text is what a reader expects (`12`, `12.5`, `true`, `BBC`, `X'0AFF'`), and lossless: a string that would read back
+as something else is written in double quotes, as JSON.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _WORDS: dict[str, Scalar] = {
     "Infinity": math.inf,
     "-Infinity": -math.inf,
 }
-# Every text that is not plain starts with one of these; most strings are told apart by their first character.
+# Every text that is not plain starts with one of these, so for most strings the first character decides.
 _SUSPECT_STARTS = frozenset('0123456789+-.X"' + "".join(word[0] for word in _WORDS))
 
 
 def attribute_text(value: Scalar) -> str | None:
-    """`value` as text; None stays None. `attribute_value` is the inverse."""
+    """Return `value` as text; None stays None. `attribute_value` is the inverse."""
     return (_WRITERS.get(type(value)) or _find_writer(value))(value)
 
 
 def attribute_texts(values: Iterable[Scalar]) -> list[str | None]:
-    """`attribute_text` of each."""
+    """Return the `attribute_text` of each value."""
     known = _WRITERS
     return [(known.get(type(value)) or _find_writer(value))(value) for value in values]
 
 
 def attribute_value(text: str | None) -> Scalar:
-    """The value that `attribute_text` wrote as `text`."""
+    """Return the value that `attribute_text` wrote as `text`."""
     if not text or text[0] not in _SUSPECT_STARTS:
         return text
     if text in _WORDS:
@@ -69,7 +69,7 @@ def _string_text(value: str) -> str:
             value.encode()
     except UnicodeEncodeError:
         raise AttributeValueError(
-            f"the string {value!r} has a lone surrogate and is not Unicode text"
+            f"the string {value!r} is not valid Unicode: it has a lone surrogate"
         ) from None
     return value if _is_plain(value) else json.dumps(value, ensure_ascii=False)
 
@@ -77,7 +77,7 @@ def _string_text(value: str) -> str:
 def _integer_text(value: int) -> str:
     try:
         return str(value)
-    except ValueError:  # Python refuses to write integers of thousands of digits
+    except ValueError:  # Python refuses to format integers with thousands of digits
         raise AttributeValueError(f"an integer of {value.bit_length()} bits is too long to write") from None
 
 
@@ -98,7 +98,7 @@ _WRITERS: dict[type, Callable[[Any], str | None]] = {
 
 
 def _find_writer(value: object) -> Callable[[Any], str | None]:
-    """Of a type that is derived from one of ours."""
+    """Return the writer for a value whose type is derived from one of ours."""
     for kind, write in _WRITERS.items():
         if isinstance(value, kind):
             return write
@@ -118,5 +118,5 @@ def _unquoted(text: str) -> str:
     except ValueError:
         value = None
     if not isinstance(value, str):
-        raise TraceError(f"the attribute text {text[:80]!r} starts with a quote and is not a JSON string")
+        raise TraceError(f"the attribute text {text[:80]!r} starts with a quote but is not a JSON string")
     return value

@@ -1,7 +1,7 @@
-"""Topics are paths (`/news/bbc`); topic patterns select them: exactly, one level (`*`), or a subtree (`/**`).
+"""Topics are paths (`/news/bbc`). Topic patterns select them: exactly, by any level (`*`), or as a subtree (`/**`).
 
-`/a/**` selects `/a` and everything below it. `*` stands for exactly one level and may stand anywhere;
-`**` stands only at the end.
+`/a/**` selects `/a` and everything below it. `*` matches exactly one level and may be anywhere; `**` may only be at the
+end.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ def _split(path: str, what: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=65_536)
 def check_topic(topic: str) -> str:
-    """`topic` if it is a well-formed topic to publish on; TopicError otherwise."""
+    """Return `topic` if one can publish on it; raise TopicError otherwise."""
     for level in _split(topic, "topic"):
         if "*" in level:
-            raise TopicError(f"topic {topic!r} has a wildcard; only patterns may")
+            raise TopicError(f"topic {topic!r} has a wildcard; only topic patterns may have one")
     return topic
 
 
 class TopicPattern:
-    """One parsed topic pattern. Equal patterns are equal and hash alike."""
+    """A parsed topic pattern. Patterns with equal text are equal."""
 
     __slots__ = ("_below", "exact", "levels", "subtree", "text")
 
@@ -55,11 +55,11 @@ class TopicPattern:
         wild = "*" in self.levels
         self.exact = not self.subtree and not wild
         self._below = text[:-2] if self.subtree and not wild else None
-        """What all topics below a plain path begin with, the slash included."""
+        """For a subtree without wildcards: what all topics below it start with, including the slash."""
         for level in self.levels:
             if "*" in level and level != "*":
                 raise TopicError(
-                    f"topic pattern {text!r}: '*' stands for a whole level, '**' only at the end"
+                    f"topic pattern {text!r}: '*' must be a whole level, '**' may only be at the end"
                 )
 
     @property
@@ -73,7 +73,7 @@ class TopicPattern:
         return "".join(fixed)
 
     def matches(self, topic: str) -> bool:
-        """True if the pattern selects this topic."""
+        """Return True if the pattern selects this topic."""
         if self.exact:
             return topic == self.text
         below = self._below
@@ -85,7 +85,7 @@ class TopicPattern:
         return all(level in ("*", part) for level, part in zip(self.levels, parts, strict=False))
 
     def covers(self, other: TopicPattern) -> bool:
-        """True only if every topic that `other` selects is selected here (exact: also if)."""
+        """Return True if and only if every topic that `other` selects is selected here."""
         if self.subtree:
             if len(other.levels) < len(self.levels):
                 return False
@@ -107,14 +107,14 @@ EVERYTHING = TopicPattern("/**")
 
 
 def canonical_topics(patterns: Iterable[str | TopicPattern]) -> tuple[TopicPattern, ...]:
-    """The smallest equivalent set of patterns, sorted; an empty set means every topic."""
+    """Return the smallest equivalent set of patterns, sorted; no patterns mean all topics."""
     parsed = {p if isinstance(p, TopicPattern) else TopicPattern(p) for p in patterns} or {EVERYTHING}
     covering = _Covering(p for p in parsed if not p.exact)
     return tuple(sorted((p for p in parsed if not covering.has_another(p)), key=lambda p: p.text))
 
 
 class _Covering:
-    """Patterns by their shape, that is where they have wildcards: one look per shape finds who covers a pattern."""
+    """Patterns by shape, that is by where their wildcards are: one lookup per shape finds a cover for a pattern."""
 
     def __init__(self, patterns: Iterable[TopicPattern]) -> None:
         self._shapes: dict[tuple[int, bool, tuple[int, ...]], set[tuple[str, ...]]] = {}
@@ -124,7 +124,7 @@ class _Covering:
             self._shapes.setdefault((len(pattern.levels), pattern.subtree, fixed), set()).add(names)
 
     def has_another(self, pattern: TopicPattern) -> bool:
-        """Does another one cover it?"""
+        """Return True if another pattern covers this one."""
         levels = pattern.levels
         count = len(levels)
         own = (count, pattern.subtree, tuple(place for place in range(count) if levels[place] != "*"))

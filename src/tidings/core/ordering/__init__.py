@@ -1,7 +1,7 @@
-"""One order for all subscribers across topics (paper ordering, corrected), over any event service.
+"""Gives all subscribers the same order of events across topics (paper ordering, corrected), over any event service.
 
-Read `layout` (who numbers what), `server/server` (numbers), `publisher`, `subscriber` (turns), `module` (the client's
-half), then `replication` (what survives).
-
-docs/internals/ordering.md explains the protocol and where it differs from the paper.
+Public: `Layout`, `OrderingModule` (clients), `SequencerNode` (servers). Read `layout` (which server numbers which
+topics), `server/server` (numbers), `publisher`, `subscriber` (delivery in order), `module` (the client's half), then
+`replication` (restarts and takeovers). docs/internals/ordering.md explains the protocol and how it differs from the
+paper.
 """

@@ -1,15 +1,15 @@
-"""Sequencing groups, kept as subscriptions change: which topics' clocks go into the stamps of a topic's events.
+"""Maintains sequencing groups as subscriptions change: which topics' clocks go into the stamps of a topic's events.
 
-Topic j is in the group of t when at least `threshold` subscribers have both: 2 is enough for total order (who is alone
-with a pair has nobody to disagree with), causal order needs 1 (paper ordering, section 3.2). A change of one
+Topic j is in the group of t when at least `threshold` subscribers have both. Total order needs 2: a pair with a single
+subscriber leaves nobody to disagree with. Causal order needs 1 (paper ordering, section 3.2). A change of one
 subscription touches only the pairs that it adds or removes.
 
-Two rules that the paper lacks close the gaps at changes with threshold 2; with 1 they are not needed:
+With threshold 2, changes need two rules that the paper lacks:
 
-* linger: a topic that leaves a group stays for one more stamp. Else the next event could overtake an earlier one of
-  that topic at somebody who still has both.
-* ghosts: the topics that a subscriber ever left go into the next stamp of a topic that it joins. Else a subscriber
-  that moves from one topic to another, which no two subscribers share, sees an order that nobody keeps for the rest.
+* Rule 1, linger: a topic that leaves a group stays for one more stamp. Otherwise the next event could overtake an
+  earlier one of that topic at a subscriber that still has both.
+* Rule 2, ghosts: all topics that a subscriber ever left go into the next stamp of each topic that it joins. Otherwise
+  a subscriber that moves between two topics that no two subscribers share sees an order that others may not see.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class SequencingGroups:
         self._members: dict[int, set[int]] = {topic: set() for topic in own}
         self._linger: dict[int, set[int]] = {topic: set() for topic in own}
         self._index: dict[int, tuple[int, ...]] = dict.fromkeys(own, ())
-        """The members, ascending: one object until they change."""
+        """The members, ascending: the same object until they change."""
 
     def members(self, topic: int) -> Set[int]:
-        """The group of an own topic without the topic itself."""
+        """Return the group of an own topic, without the topic itself."""
         return self._members[topic]
 
     def change(self, old: Set[int], new: Set[int], ghosts: Collection[int]) -> None:
-        """A subscriber had the topics `old` and now has `new`; `ghosts` are the others that it ever had."""
+        """Record that a subscriber had the topics `old` and now has `new`; `ghosts` are all others it ever had."""
         for topic in sorted(old | new):
             if topic not in self._own:
                 continue
@@ -44,13 +44,13 @@ class SequencingGroups:
                 self._uncount(topic, old)
             elif topic not in old:
                 self._count(topic, new)
-                self._haunt(topic, ghosts)
+                self._add_ghosts(topic, ghosts)
             else:
                 self._uncount(topic, old - new)
                 self._count(topic, new - old)
 
     def take(self, topic: int) -> tuple[int, ...]:
-        """The topics, ascending, whose clocks go into the stamp that is made now."""
+        """Return the topics, ascending, whose clocks go into the next stamp; a lingering topic does so once."""
         linger = self._linger[topic]
         if not linger:
             return self._index[topic]
@@ -59,7 +59,7 @@ class SequencingGroups:
         return index
 
     def lingering(self) -> list[tuple[int, list[int]]]:
-        """What rules 1 and 2 have put into the next stamp of each topic."""
+        """Return what rules 1 and 2 add to the next stamp of each topic."""
         return [(topic, sorted(others)) for topic, others in self._linger.items() if others]
 
     def restore_lingering(self, lingering: Iterable[tuple[int, Iterable[int]]]) -> None:
@@ -94,11 +94,11 @@ class SequencingGroups:
             self._index[topic] = tuple(sorted(self._members[topic]))
 
     def _leave(self, topic: int, other: int) -> None:
-        """Rule 1."""
+        """Apply rule 1."""
         if self._threshold > 1:
             self._linger[topic].add(other)
 
-    def _haunt(self, topic: int, ghosts: Collection[int]) -> None:
-        """Rule 2."""
+    def _add_ghosts(self, topic: int, ghosts: Collection[int]) -> None:
+        """Apply rule 2."""
         if self._threshold > 1:
             self._linger[topic].update(ghosts)

@@ -1,8 +1,8 @@
-"""Which topics have an order, in which precedence, and who numbers them: the same for everybody, for ever.
+"""Defines which topics are ordered, their precedence, and which server numbers them. A layout never changes.
 
-An entry is a topic or a topic pattern; an event belongs to the first entry that selects its topic, and all events of an
-entry share one counter. The order of the listing is the precedence: `ranks` count from 0, the highest. A server hosts
-the entries of a contiguous range. It may have a standby, on another node, and then needs a witness on a third.
+An entry is a topic or a topic pattern. An event belongs to the first entry that selects its topic, and all events of an
+entry share one counter. Entries are listed by precedence; ranks count from 0, the highest. A server hosts a contiguous
+range of entries. It may have a standby on another node, and then needs a witness on a third.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidings.core.ordering.stamps import Chain
 MAX_SERVERS = 256
 EVERYTHING = "/**"
 SHOWN = 5
-"""So many differences are spelled out."""
+"""How many topics a description of a difference lists."""
 
 
 class ServerPlacement(Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,7 +31,7 @@ class ServerPlacement(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     topics: tuple[str, ...]
     node: str = ""
-    """Empty: the node has the name of the server."""
+    """Empty if the node has the server's name."""
     standby: str = ""
     witness: str = ""
 
@@ -46,10 +46,11 @@ class _Text(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Layout:
-    """`causal`: groups of threshold 1 and serial publishers, for causal (and total) order; else total order alone."""
+    """The entries of all servers. `causal` means groups of threshold 1 and serial publishers: causal and total order.
+    Without it the order is total only."""
 
     def __init__(self, servers: Iterable[ServerPlacement], *, causal: bool = True) -> None:
-        # The node of a server's name is the default: said or not, it is the same layout.
+        # Naming the default node explicitly must not change the fingerprint.
         self.servers = tuple(
             structs.replace(place, node="") if place.node == place.name else place for place in servers
         )
@@ -77,7 +78,7 @@ class Layout:
 
     def _check(self) -> None:
         if not 0 < len(self.servers) <= MAX_SERVERS:
-            raise OrderError(f"{len(self.servers)} sequencer servers; there are 1 to {MAX_SERVERS}")
+            raise OrderError(f"{len(self.servers)} sequencer servers; expected 1 to {MAX_SERVERS}")
         seen: dict[str, str] = {}
         names: set[str] = set()
         for server in self.servers:
@@ -103,19 +104,17 @@ class Layout:
     @staticmethod
     def _check_replicas(server: ServerPlacement) -> None:
         if bool(server.standby) != bool(server.witness):
-            raise OrderError(
-                f"sequencer server {server.name!r}: a standby needs a witness, and the other way round"
-            )
+            raise OrderError(f"sequencer server {server.name!r}: standby and witness must be given together")
         nodes = [node for node in (server.primary, server.standby, server.witness) if node]
         if len(set(nodes)) < len(nodes):
             raise OrderError(
-                f"sequencer server {server.name!r}: primary, standby and witness are three nodes"
+                f"sequencer server {server.name!r}: primary, standby and witness must be three different nodes"
             )
 
     # --- Topics
 
     def _rank_of(self, topic: str) -> int | None:
-        """The rank of the entry that the events of a topic belong to; None: they have no order."""
+        """Return the rank of the entry that a topic belongs to, or None if the topic has no order."""
         rank = self._exact.get(topic)
         for wild_rank, pattern in self._wild:
             if rank is not None and rank < wild_rank:
@@ -125,7 +124,7 @@ class Layout:
         return rank
 
     def ranks_for(self, topics: Iterable[TopicPattern]) -> tuple[int, ...]:
-        """The entries that may have events of these topics, ascending."""
+        """Return the ranks of the entries that may have events of these topics, ascending."""
         wanted = tuple(topics)
         if all(pattern.exact for pattern in wanted):
             found = {self.rank_of(pattern.text) for pattern in wanted}
@@ -137,7 +136,7 @@ class Layout:
         )
 
     def uncovered(self, topics: Iterable[TopicPattern]) -> tuple[str, ...]:
-        """Of these, what no entry covers: its events may have no order."""
+        """Return the topics that no entry covers: their events may have no order."""
         return tuple(
             pattern.text for pattern in topics if not any(entry.covers(pattern) for entry in self._patterns)
         )
@@ -146,7 +145,7 @@ class Layout:
         return self._patterns[rank].text
 
     def no_op_topic(self, rank: int) -> str:
-        """A topic that the entry selects, for what has a number and is no event."""
+        """Return a topic that the entry selects, for no-ops."""
         pattern = self._patterns[rank]
         levels = [level if level != "*" else "-" for level in pattern.levels]
         return "/" + "/".join(levels or ["-"])
@@ -157,13 +156,13 @@ class Layout:
         return self._places[server]
 
     def replicas(self, server: str) -> tuple[str, ...]:
-        """The nodes that may speak for the server, the primary first."""
+        """Return the nodes that may be active for the server, the primary first."""
         place = self._places[server]
         return (place.primary, place.standby) if place.standby else (place.primary,)
 
     @cached_property
     def nodes(self) -> tuple[str, ...]:
-        """All nodes of the ordering, in the order in which they are first named."""
+        """All sequencer nodes, in the order in which the layout first names them."""
         found: dict[str, None] = {}
         for place in self.servers:
             found.update(
@@ -174,7 +173,7 @@ class Layout:
     # --- Agreement
 
     def difference(self, other: Layout) -> str:
-        """In words, what differs from the other node's layout; empty: nothing."""
+        """Describe how the other node's layout differs; empty if it does not."""
         if self.text == other.text:
             return ""
         mine, theirs = set(self.topics), set(other.topics)
@@ -192,7 +191,7 @@ class Layout:
         if self.causal != other.causal:
             found.append(f"order is {_order(self.causal)} here and {_order(other.causal)} there")
         if not found:
-            found.append("the same topics are at other servers, or their replicas at other nodes")
+            found.append("the same topics are on different servers, or replicas on different nodes")
         return "; ".join(found)
 
 
@@ -207,7 +206,7 @@ def _some(topics: Iterable[str]) -> str:
 
 
 def overlap(left: TopicPattern, right: TopicPattern) -> bool:
-    """Whether a topic exists that both select."""
+    """Return whether both patterns select a common topic."""
     if not left.subtree and not right.subtree and len(left.levels) != len(right.levels):
         return False
     if left.subtree and not right.subtree and len(right.levels) < len(left.levels):
@@ -220,21 +219,21 @@ def overlap(left: TopicPattern, right: TopicPattern) -> bool:
 
 
 def parse_layout(text: str) -> Layout:
-    """The layout that another node sent; OrderError if it is none."""
+    """Decode a layout that another node sent; raises OrderError if it is invalid."""
     try:
         decoded = msgspec.json.decode(text, type=_Text)
     except (msgspec.MsgspecError, UnicodeError) as error:
-        raise OrderError(f"not a layout of topics: {error}") from None
+        raise OrderError(f"not a valid layout: {error}") from None
     return Layout(decoded.servers, causal=decoded.causal)
 
 
 def single(name: str, topics: Iterable[str] = (EVERYTHING,), *, causal: bool = True) -> Layout:
-    """One server for all topics."""
+    """Return a layout with one server for all topics."""
     return Layout([ServerPlacement(name, tuple(topics))], causal=causal)
 
 
 def spread(servers: Mapping[str, Iterable[str]], nodes: Iterable[str], *, causal: bool) -> Layout:
-    """Servers on the nodes of their names; standby and witness are the nodes after each, where there are three."""
+    """Place each server on the node of its name; with three nodes or more, the next two are standby and witness."""
     names = list(nodes)
     places = []
     for name, topics in servers.items():

@@ -1,8 +1,7 @@
-"""What publishers, subscribers and sequencer servers say to each other to give events one order.
+"""The messages between publishers, subscribers and sequencer servers.
 
-The base and the other messages are in core/messages.py; the files beside this one say what these are for. A topic is
-named by its rank, 0 being the highest precedence. Clocks travel as two tuples of one length: the ranks, ascending,
-and their values.
+Base class and common messages are in core/messages.py. Topics are given by rank; 0 is the highest precedence. Clocks
+travel as two tuples of equal length: the ranks, ascending, and their values.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from tidings.core.events.timestamp import MAX_ENTRIES
 from tidings.core.messages import WireMessage
 
 MAX_TOPICS = MAX_ENTRIES
-"""Topics of one subscriber, present and past, and entries of one timestamp."""
+"""Limit for the topics of one subscriber, present and past, and for the entries of one timestamp."""
 MAX_BATCH = 1_024
 
 Rank = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Ranks = Annotated[tuple[Rank, ...], Meta(max_length=MAX_TOPICS)]
 Values = Annotated[tuple[Counter, ...], Meta(max_length=MAX_TOPICS)]
 Identity = tuple[Name, Counter]
-"""(node, incarnation): who lost its state, or was declared dead, comes back with another incarnation."""
+"""(node, incarnation). A client that lost its state or was declared dead returns with another incarnation."""
 Batch = Annotated[int, Meta(ge=1, le=MAX_BATCH)]
 Request = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 MAX_PART_BYTES = 32_768
@@ -31,22 +30,22 @@ MAX_INPUT_BYTES = 1024 * 1024
 
 
 class Create(WireMessage, frozen=True, gc=False, tag=100):
-    """A publisher wants numbers for `count` events of a topic; it counts its requests to each server from 1."""
+    """A publisher requests numbers for `count` events of a topic. Requests to each server count from 1."""
 
     publisher: Identity
     request: Request
     topic: Rank
     count: Batch
     acknowledged: Counter
-    """The answers to all requests up to this one have come, and their events have been published."""
+    """The publisher has the answers to all requests up to this one and has published their events."""
 
 
 class CreateRelay(WireMessage, frozen=True, gc=False, tag=101):
-    """A request on its way up the chain; each server fills in the clocks of its own topics."""
+    """A request that climbs the chain; each server fills in the clocks of its own topics."""
 
     publisher: Identity
     server: Name
-    """Where the request entered, which counts the publisher's requests."""
+    """The server where the request entered; it counts the publisher's requests."""
     request: Request
     acknowledged: Counter
     topic: Rank
@@ -57,7 +56,7 @@ class CreateRelay(WireMessage, frozen=True, gc=False, tag=101):
 
 
 class EventStamps(WireMessage, frozen=True, gc=False, tag=102):
-    """The answer: the events are number `base` + 1 to `base` + `count` of the topic, all with these entries."""
+    """Answers Create: the events are `base` + 1 to `base` + `count` of the topic, all with these entries."""
 
     publisher: Identity
     server: Name
@@ -70,17 +69,17 @@ class EventStamps(WireMessage, frozen=True, gc=False, tag=102):
 
 
 class AnswersTaken(WireMessage, frozen=True, gc=False, tag=103):
-    """Up the chain: the publisher has the answers to its requests to `server` up to `acknowledged`; 0: it has left."""
+    """Up the chain: the publisher has acknowledged its requests to `server` up to `acknowledged`; 0: it has left."""
 
     publisher: Identity
     server: Name
     acknowledged: Counter
     highest: Name
-    """The last server that remembers one of them."""
+    """The highest server that remembers one of the answers."""
 
 
 class StampsAgain(WireMessage, frozen=True, gc=False, tag=104):
-    """Between servers, as a datagram: the publisher repeated this request; send it your answer again."""
+    """Between servers, as a datagram: the publisher repeated this request; send your answer again."""
 
     publisher: Identity
     server: Name
@@ -88,24 +87,24 @@ class StampsAgain(WireMessage, frozen=True, gc=False, tag=104):
 
 
 class PublisherDisowned(WireMessage, frozen=True, gc=False, tag=105):
-    """To a publisher that was declared dead: what it did not publish was replaced; it needs a new identity."""
+    """Tells a publisher that it was declared dead: no-ops replace what it did not publish; it needs a new identity."""
 
     publisher: Identity
 
 
 class ChangeSubscription(WireMessage, frozen=True, gc=False, tag=106):
-    """A subscriber wants these topics from now on; `ghosts` are all others that it ever had."""
+    """A subscriber requests these topics from now on; `ghosts` are all others that it ever had."""
 
     subscriber: Identity
     version: Request
     topics: Ranks
     ghosts: Ranks
     resumes: bool = False
-    """It goes on where an earlier life ended: it must be known where it has topics."""
+    """The subscriber continues after a restart: servers of its topics must know it."""
 
 
 class SubscribeWalk(WireMessage, frozen=True, gc=False, tag=107):
-    """A change of subscription on its way up the chain; each server writes the clocks of its own topics."""
+    """A change of subscription that climbs the chain; each server fills in the clocks of its own topics."""
 
     subscriber: Identity
     version: Request
@@ -117,7 +116,7 @@ class SubscribeWalk(WireMessage, frozen=True, gc=False, tag=107):
 
 
 class WalkDone(WireMessage, frozen=True, gc=False, tag=108):
-    """The subscription is recorded everywhere; the clocks of all its topics, present and past, as it passed."""
+    """All servers have recorded the change; with the clocks of all its topics, present and past, as it passed."""
 
     subscriber: Identity
     version: Request
@@ -126,17 +125,17 @@ class WalkDone(WireMessage, frozen=True, gc=False, tag=108):
 
 
 class WalkAgain(WireMessage, frozen=True, gc=False, tag=109):
-    """Between servers, as a datagram: the subscriber repeated this change; send it your answer again."""
+    """Between servers, as a datagram: the subscriber repeated this change; send your answer again."""
 
     subscriber: Identity
     version: Request
 
 
-# --- Life and death of clients ----------------------------------------------------------------------------
+# --- Heartbeats and expiry of clients ---------------------------------------------------------------------
 
 
 class PublisherAlive(WireMessage, frozen=True, gc=False, tag=110):
-    """'I live', now and then, to every server; the one that counts my requests may forget these answers."""
+    """A publisher's heartbeat to every server; the one that counts its requests may forget these answers."""
 
     publisher: Identity
     server: Name
@@ -144,7 +143,7 @@ class PublisherAlive(WireMessage, frozen=True, gc=False, tag=110):
 
 
 class PublisherGone(WireMessage, frozen=True, gc=False, tag=111):
-    """The publisher gives this identity up: what it did not publish is to be replaced now."""
+    """The publisher abandons this identity: no-ops must replace what it did not publish."""
 
     publisher: Identity
     server: Name
@@ -152,30 +151,30 @@ class PublisherGone(WireMessage, frozen=True, gc=False, tag=111):
 
 
 class SubscriberAlive(WireMessage, frozen=True, gc=False, tag=112):
-    """'I live', now and then, to the server of the subscriber's lowest topic; and what it lacks, for operators."""
+    """A subscriber's heartbeat to the server of its lowest topic; for operators, also the event it waits for."""
 
     subscriber: Identity
     server: Name
     topic: Rank = 0
     number: Counter = 0
     buffered: Counter = 0
-    """So many events wait for that one; 0: none does."""
+    """How many events wait for that one; 0: none."""
 
 
 class SubscriberDisowned(WireMessage, frozen=True, gc=False, tag=113):
-    """To a subscriber that was away for too long: nobody counts on it any more; it needs a new identity."""
+    """Tells a subscriber that it was away for too long: servers no longer consider it; it needs a new identity."""
 
     subscriber: Identity
 
 
 class NotActive(WireMessage, frozen=True, gc=False, tag=114):
-    """To whoever asks a replica that does not speak for the server now; and from one that begins to, of itself."""
+    """The answer of a replica that is not active; also the announcement of one that becomes active."""
 
     server: Name
     active: Annotated[str, Meta(max_length=256)]
-    """Who does, as far as it knows; may be empty."""
+    """The active node as far as the sender knows; may be empty."""
     lost: bool = False
-    """Nobody ever will: the state of the server is gone."""
+    """The server's state is gone: no replica will ever be active."""
 
 
 # --- Between servers --------------------------------------------------------------------------------------
@@ -185,19 +184,19 @@ Datagram = StampsAgain | WalkAgain
 
 
 class ChainItem(WireMessage, frozen=True, gc=False, tag=115):
-    """Number `number` of what goes from one server up to the next, in order, each once."""
+    """Item `number` from one server up to the next; items are taken in order, each once."""
 
     server: Name
-    """Whom it is for."""
+    """The recipient."""
     number: Request
     message: ChainMessage
 
 
 class ChainTaken(WireMessage, frozen=True, gc=False, tag=116):
-    """Down the chain: everything up to `number` has been taken, for good."""
+    """Down the chain: acknowledges all items up to `number`."""
 
     server: Name
-    """Whom it is for."""
+    """The recipient."""
     number: Counter
 
 
@@ -208,21 +207,21 @@ class Between(WireMessage, frozen=True, gc=False, tag=117):
     message: Datagram
 
 
-# --- A server and its standby -----------------------------------------------------------------------------
+# --- Replication ------------------------------------------------------------------------------------------
 
 
 class Replicate(WireMessage, frozen=True, gc=False, tag=118):
-    """The inputs of a server from the active replica to its standby, batch by batch; empty: a sign of life."""
+    """A batch of a server's inputs, from the active replica to its standby; empty: a heartbeat."""
 
     server: Name
     term: Counter
     number: Counter
-    """Of the batch; of a sign of life: of the last one."""
+    """The batch's number; in a heartbeat, that of the last batch."""
     inputs: Annotated[bytes, Meta(max_length=MAX_INPUT_BYTES)] = b""
 
 
 class Replicated(WireMessage, frozen=True, gc=False, tag=119):
-    """The standby has everything up to this batch, on disk."""
+    """The standby has all batches up to this one on disk."""
 
     server: Name
     term: Counter
@@ -230,19 +229,19 @@ class Replicated(WireMessage, frozen=True, gc=False, tag=119):
 
 
 class StateWanted(WireMessage, frozen=True, gc=False, tag=120):
-    """A replica without the state asks for it."""
+    """A replica without state asks for it."""
 
     server: Name
 
 
 class NoState(WireMessage, frozen=True, gc=False, tag=129):
-    """The answer of a replica that never had a state."""
+    """Answers StateWanted: this replica never had a state."""
 
     server: Name
 
 
 class StatePart(WireMessage, frozen=True, gc=False, tag=121):
-    """A piece of the state as it was after batch `number`."""
+    """One part of the state after batch `number`."""
 
     server: Name
     term: Counter
@@ -253,7 +252,7 @@ class StatePart(WireMessage, frozen=True, gc=False, tag=121):
 
 
 class StateTaken(WireMessage, frozen=True, gc=False, tag=122):
-    """The pieces before `part` have come."""
+    """Acknowledges the parts before `part`."""
 
     server: Name
     number: Counter
@@ -261,27 +260,27 @@ class StateTaken(WireMessage, frozen=True, gc=False, tag=122):
 
 
 class Claim(WireMessage, frozen=True, gc=False, tag=123):
-    """To the witness: I want to speak for the server in the term after `term`; alone, or with a standby in step."""
+    """Asks the witness to make the sender active in the term after `term`, alone or with a standby in step."""
 
     server: Name
     term: Counter
     alone: bool
-    mark: Counter
-    """Of the claimant's present life."""
+    claim_nonce: Counter
+    """Drawn by the claimant's current run."""
 
 
 class Ruling(WireMessage, frozen=True, gc=False, tag=124):
-    """The witness: this replica speaks for the server, in this term. Term 0: nobody ever did."""
+    """The witness rules that this replica is active in this term. Term 0: none ever was."""
 
     server: Name
     term: Counter
     active: Annotated[str, Meta(max_length=256)]
     alone: bool
-    mark: Counter
-    """Of the claim that was granted."""
+    claim_nonce: Counter
+    """That of the granted claim."""
 
 
-# --- Inputs that a replica makes itself; they travel within `Replicate` only -------------------------------
+# --- Inputs that a replica makes itself, sent within `Replicate` only -------------------------------------
 
 
 class PublisherExpired(WireMessage, frozen=True, gc=False, tag=125):
@@ -293,7 +292,7 @@ class SubscriberExpired(WireMessage, frozen=True, gc=False, tag=126):
 
 
 class NoOpsPublished(WireMessage, frozen=True, gc=False, tag=127):
-    """The no-ops of this number are with the event service."""
+    """The event service has confirmed the no-ops of this number."""
 
     number: Request
 
@@ -305,16 +304,16 @@ MAX_LAYOUT_BYTES = 1024 * 1024
 
 
 class OrderLayout(WireMessage, frozen=True, gc=False, tag=128):
-    """The first message between two nodes of the ordering, both ways: they must mean the same topics.
+    """The first message between two nodes, in both directions: their layouts must be equal.
 
-    Later ones tell what has changed besides.
+    Later ones carry new addresses and lineages.
     """
 
     json: Annotated[str, Meta(max_length=MAX_LAYOUT_BYTES)]
-    """Empty: a client that takes the other's, or nothing new."""
+    """Empty: the sender is a client that takes the other's layout, or has nothing new."""
     addresses: Annotated[
         tuple[tuple[Name, Annotated[str, Meta(max_length=300)]], ...], Meta(max_length=1024)
     ] = ()
-    """Where the nodes listen, as far as the sender knows."""
+    """The nodes' listening addresses, as far as the sender knows."""
     lineages: Annotated[tuple[tuple[Name, Counter], ...], Meta(max_length=256)] = ()
-    """Server -> a number drawn when its numbering began. Another one than before: its state was lost in between."""
+    """Server -> a number drawn when its numbering began. If it differs from before, the server lost its state."""

@@ -1,10 +1,10 @@
-"""The ordering module of a client: one publisher, and a subscriber for each ordered subscription.
+"""The ordering module of a client: one publisher, and one subscriber for each ordered subscription.
 
-It sits between the application and any event service (paper ordering, section 3.3). Events are handed to the service in
-the order in which the application published them, each with its stamp. What the service notifies of goes in here, and
-comes out in order.
+It sits between the application and any event service (paper ordering, section 3.3). It hands stamped events to the
+service in the order in which the application published them, takes the service's notifications, and releases them in
+order.
 
-Facts are for whoever drives the module: publish this now, show this to the application, that subscription is complete.
+Its facts tell the driver what to publish now, what to show to the application, and which subscriptions are complete.
 """
 
 from __future__ import annotations
@@ -33,31 +33,30 @@ from tidings.core.ordering.resuming import Resumed, Resumption
 from tidings.core.ordering.routes import Routes
 from tidings.core.ordering.subscriber import (
     MAX_BUFFERED,
-    NO_RELEASES,
     OrderedEvent,
     OrderedSubscriber,
     OrderStalled,
     Patience,
-    Releases,
     ResumptionRefused,
     TopicsJoined,
     TopicsLeft,
 )
+from tidings.core.ordering.waiting import NO_RELEASES, Releases
 
 ALIVE_NS = 2_500_000_000
 MAX_PENDING = 65_536
-"""Events that wait for their turn to be published; beyond, the module `is_full`."""
+"""Events that wait to be published; beyond, the module `is_full`."""
 DOUBT_NS = 15_000_000_000
-"""Where the service may have lost something unseen, an event that does not come for so long, or up to twice that, is
-given up, and the order with it."""
+"""If the service may have lost events without a report, a missing event breaks the order after one to two times this
+long."""
 LOST_NS = 5_000_000_000
-"""A server that says for so long that its state is lost, and nobody contradicts it, is believed."""
-AWAY = "the sequencers gave this subscriber up: it was away for too long"
+"""A server's state counts as lost when its replicas have said so for this long without contradiction."""
+AWAY = "the sequencers removed this subscriber: it was away for too long"
 
 
 class PublishNow(Output, frozen=True, gc=False):
-    """Publish the `count` events of `event` with the numbers from this stamp on in the service; then say
-    `published(handle)` or `failed(handle)` for each of them."""
+    """Asks the driver to publish the `count` events of `event` with the numbers from this stamp on, and to call
+    `published(handle)` or `failed(handle)` for each."""
 
     event: object
     stamp: Timestamp
@@ -66,7 +65,7 @@ class PublishNow(Output, frozen=True, gc=False):
 
 
 class EventsShown(Fact, frozen=True, gc=False):
-    """The application is shown the events of `event` that have these numbers, `count` from the stamp's on."""
+    """Shows the application the events of `event` that have the `count` numbers from the stamp's on."""
 
     key: int
     stamp: Timestamp
@@ -76,7 +75,7 @@ class EventsShown(Fact, frozen=True, gc=False):
 
 
 class JoinCompleted(Fact, frozen=True, gc=False):
-    """The change is complete: all events of these topics that are published from now on are shown."""
+    """The change is complete: all events on these topics that are published from now on are shown."""
 
     key: int
     topics: tuple[int, ...]
@@ -90,14 +89,14 @@ class Parted(Fact, frozen=True, gc=False):
 
 
 class OrderBroken(Fact, frozen=True, gc=False):
-    """The subscription cannot go on; nothing more is shown."""
+    """The subscription cannot continue; nothing more is shown."""
 
     key: int
     reason: str
 
 
 class NumbersLost(Fact, frozen=True, gc=False):
-    """What waits for a number may wait for ever; all subscriptions were told before (`OrderBroken`)."""
+    """Events that wait for a number may never get one; `OrderBroken` has been emitted for all subscriptions before."""
 
     reason: str
 
@@ -107,9 +106,9 @@ class _Denials:
 
     def __init__(self) -> None:
         self.since: dict[str, int] = {}
-        """By node, since when."""
+        """Node -> when it first said that it is not active."""
         self.lost = False
-        """One of them says that the state is gone."""
+        """One of the nodes says that the state is gone."""
 
 
 class _Doubt:
@@ -118,7 +117,7 @@ class _Doubt:
     def __init__(self, why: str) -> None:
         self.why = why
         self.lacked = ""
-        """At the last look, in words."""
+        """The event that was missing at the last check, in words."""
 
 
 class _Pending:
@@ -130,11 +129,11 @@ class _Pending:
         self.count = count
         self.stamp: Timestamp | None = None
         self.receipt: tuple[int, Receipt] | None = None
-        """With the incarnation of the publisher that got it."""
+        """With the incarnation of the publisher that received it."""
 
 
 class _Open:
-    """Handed over to the service; it has not said what became of all of it."""
+    """Events with the service, some neither confirmed nor failed."""
 
     __slots__ = ("incarnation", "left", "receipt")
 
@@ -145,7 +144,7 @@ class _Open:
 
 
 class _InnerPort:
-    """For a publisher or subscriber within the module: servers are reached by name, timers have a prefix."""
+    """The port of a publisher or subscriber in the module: addresses servers by name, prefixes timers."""
 
     def __init__(self, module: OrderingModule, key: int, emit: Callable[[object], None]) -> None:
         self._module = module
@@ -176,18 +175,21 @@ class _InnerPort:
 
 
 PUBLISHER = 0
-"""The key of the publisher's timers; subscribers have theirs from 1."""
+"""The key of the publisher's timers; subscribers' keys start at 1."""
 
 
 class Gatherer(Protocol):
-    """Whoever makes runs of what is published in one instant."""
+    """Makes runs of what is published in one instant."""
 
     def close(self) -> None:
-        """The instant ends: publish what belongs to it."""
+        """Publish what was gathered; the instant ends."""
 
 
 class OrderingModule(Part):
-    """`incarnation` was never used by a module of this node before; those after it are this module's."""
+    """Orders one client's publications and subscriptions.
+
+    No module of this node may have used `incarnation` before; this one takes the incarnations after it.
+    """
 
     name = "ordering"
     handles = {
@@ -206,16 +208,16 @@ class OrderingModule(Part):
         self._publisher: OrderedPublisher | None = None
         self._gathering = False
         self._gatherer: Gatherer | None = None
-        """Who has still something to publish in this instant."""
+        """Has more to publish in this instant."""
         self._pending: deque[_Pending] = deque()
-        """In the order of publication: not all stamped, none handed over."""
+        """In the order of publication: some are stamped, none is with the service."""
         self._waiting = 0
-        """Events in them."""
+        """Events in `_pending`."""
         self._open: dict[int, _Open] = {}
         """By handle."""
         self._handles = 0
         self._failed = False
-        """The service refused an event: its number must be given back."""
+        """The service rejected an event: its number must become a no-op."""
         self._subscribers: dict[int, OrderedSubscriber] = {}
         self._by_identity: dict[tuple[str, int], int] = {}
         self._keys = PUBLISHER
@@ -223,15 +225,15 @@ class OrderingModule(Part):
         self._wanted: dict[int, set[int]] = {}
         """Key -> the topics whose events the application wants."""
         self._leaving: dict[int, int] = {}
-        """Key -> changes that leave something and that the servers do not know of yet."""
+        """Key -> number of changes that leave topics and that the servers have not completed."""
         self._nodes = frozenset(layout.nodes)
         self._lineages: dict[str, int] = {}
-        """Of the servers that were met."""
+        """Server -> its lineage, once known."""
         self._releases: dict[int, Releases] = {}
         self._doubts: dict[int, _Doubt] = {}
-        """Of subscribers whose service may have lost something."""
+        """Key -> doubt, for subscribers whose service may have lost events."""
         self._denials: dict[str, _Denials] = {}
-        """Of servers for which somebody said that it does not speak, since one last did."""
+        """Server -> replicas that said they are not active since one last was."""
 
     def start(self) -> None:
         self._set_alive()
@@ -253,7 +255,7 @@ class OrderingModule(Part):
         elif key == "doubt":
             (subscriber,) = inner
             assert isinstance(subscriber, int)
-            self._look_at_doubtful(subscriber)
+            self._check_doubt(subscriber)
         elif key == PUBLISHER:
             if self._publisher is not None:
                 self._publisher.on_timer(tuple(inner))
@@ -273,12 +275,12 @@ class OrderingModule(Part):
                 self.send_to_all(server, alive)
 
     def send_to_all(self, server: str, message: Message) -> None:
-        """To all who may speak for the server: nothing else would tell us that another does now."""
+        """Send to all replicas of the server: nothing else would tell us that another one is active now."""
         for node in self.layout.replicas(server):
             self.port.send(node, message)
 
     def on_not_active(self, sender: str, message: NotActive) -> None:
-        """What was not answered is repeated there: at once if the new one says so itself, else in a while."""
+        """Switch to the active replica. Unanswered requests go there at once if it announces itself, else on retry."""
         if not self.routes.is_replica(message.server, sender):
             return
         if message.active == sender:
@@ -294,14 +296,14 @@ class OrderingModule(Part):
                 subscriber.repeat(message.server)
 
     def _on_denial(self, server: str, node: str, *, lost: bool) -> None:
-        """If all who could speak for the server say for a while that they do not, and one that all is lost, it is."""
+        """Believe that the state is lost if one replica says so and, for `LOST_NS`, none says that it is active."""
         denials = self._denials.setdefault(server, _Denials())
         denials.since.setdefault(node, self.port.now)
         denials.lost = denials.lost or lost
         everybody = len(denials.since) == len(self.layout.replicas(server))
         if denials.lost and everybody and self.port.now - max(denials.since.values()) >= LOST_NS:
-            denials.since.clear()  # said once in a while is enough
-            reason = f"sequencer server {server} lost its state: its topics get no numbers any more"
+            denials.since.clear()  # report it again after LOST_NS at the earliest
+            reason = f"sequencer server {server} lost its state: its topics get no more numbers"
             self.give_up(reason)
             self.port.emit(NumbersLost(reason))
 
@@ -310,9 +312,9 @@ class OrderingModule(Part):
             del self._denials[server]
 
     def meet(self, server: str, lineage: int) -> None:
-        """Somebody speaks for the server who has this lineage of its state (0: of none that is known).
+        """Record the lineage that the server's active replica reported (0: unknown).
 
-        Numbers of another lineage than before begin anew: what was made of the old ones cannot go on.
+        If it differs from before, the server has started numbering anew: everything based on the old numbers ends.
         """
         if server not in self.layout.chain.servers or not lineage:
             return
@@ -321,7 +323,7 @@ class OrderingModule(Part):
             self.give_up(f"sequencer server {server} lost its state")
 
     def give_up(self, reason: str) -> None:
-        """All subscriptions are broken; what is to be published gets its numbers under another identity."""
+        """Break all subscriptions, and request numbers for pending events under a new identity."""
         for key in list(self._subscribers):
             self._break(key, reason)
         if self._publisher is not None:
@@ -330,14 +332,14 @@ class OrderingModule(Part):
     # --- Publishing
 
     def publish(self, topic: int, event: object, count: int = 1) -> None:
-        """Get numbers for the events of a batch, so many; not while it `is_full`."""
+        """Request numbers for a batch of `count` events. Do not call it while the module `is_full`."""
         pending = _Pending(topic, event, count)
         self._pending.append(pending)
         self._waiting += count
         self._request(pending)
 
     def gather(self, gatherer: Gatherer | None = None) -> None:
-        """What is published until the end of this instant is asked for together, and what the gatherer has then."""
+        """Request numbers at the end of this instant, for all published in it and for what the gatherer then has."""
         self._gatherer = gatherer or self._gatherer
         if not self._gathering:
             self._gathering = True
@@ -353,12 +355,12 @@ class OrderingModule(Part):
 
     @property
     def is_full(self) -> bool:
-        """No more may wait for their numbers."""
+        """True if no more events may wait for numbers."""
         return self._waiting >= MAX_PENDING
 
     @property
     def unpublished(self) -> int:
-        """Events that are not with the service yet, as far as is known."""
+        """The number of events that the service has not confirmed."""
         return self._waiting + sum(opened.left for opened in self._open.values())
 
     def _request(self, pending: _Pending) -> None:
@@ -379,7 +381,7 @@ class OrderingModule(Part):
     def _is_sequencer(self, sender: str) -> bool:
         if sender in self._nodes:
             return True
-        self.port.emit(Misbehaviour(sender, "it is not a sequencer and answers as if it were"))
+        self.port.emit(Misbehaviour(sender, "sent a sequencer's answer but is not a sequencer"))
         return False
 
     def on_event_stamps(self, sender: str, message: EventStamps) -> None:
@@ -389,7 +391,7 @@ class OrderingModule(Part):
                 self._publisher.on_event_stamps(sender, message)
 
     def on_publisher_disowned(self, sender: str, message: PublisherDisowned) -> None:
-        """It leaves with what is unanswered as such: servers that still know the identity replace that."""
+        """Take a new identity. Servers that still know the old one replace its unpublished events by no-ops."""
         publisher = self._publisher if self._is_sequencer(sender) else None
         if publisher is not None and message.publisher == publisher.identity:
             self._begin_anew()
@@ -405,7 +407,7 @@ class OrderingModule(Part):
             self.port.emit(fact)
 
     def _hand_over(self) -> None:
-        # After a failure nothing more, or the last answer that it waits for might never come.
+        # Nothing more after a failure: `_maybe_give_up` waits until the service has answered for all.
         while self._pending and self._pending[0].stamp is not None and not self._failed:
             pending = self._pending.popleft()
             assert pending.stamp is not None and pending.receipt is not None
@@ -415,7 +417,7 @@ class OrderingModule(Part):
             self.port.emit(PublishNow(pending.event, pending.stamp, self._handles, pending.count))
 
     def published(self, handle: int, count: int = 1) -> None:
-        """The service has so many of these events."""
+        """Record that the service has confirmed `count` of these events."""
         opened = self._open.get(handle)
         publisher = self._settle(handle, count)
         if opened is not None and publisher is not None:
@@ -423,13 +425,13 @@ class OrderingModule(Part):
         self._maybe_give_up()
 
     def failed(self, handle: int, count: int = 1) -> None:
-        """The service does not take so many of these events, or it is not known: their numbers are to become no-ops."""
+        """Record that the service rejected `count` of these events, or may have: their numbers become no-ops."""
         if self._settle(handle, count) is not None:
-            self._failed = True  # else all that its identity did not publish is replaced already
+            self._failed = True  # else no-ops have replaced what that identity did not publish
         self._maybe_give_up()
 
     def _settle(self, handle: int, count: int) -> OrderedPublisher | None:
-        """The publisher that got their numbers, if it is still ours."""
+        """Return the publisher that requested their numbers, if it is still the current one."""
         opened = self._open.get(handle)
         if opened is None:
             return None
@@ -440,12 +442,12 @@ class OrderingModule(Part):
         return publisher if publisher is not None and publisher.identity[1] == opened.incarnation else None
 
     def _maybe_give_up(self) -> None:
-        """When all that is with the service is answered: what this identity got and did not publish is replaced."""
+        """After a failure, change identity once the service has answered for all: no-ops replace the failed events."""
         if self._failed and not self._open:
             self._begin_anew()
 
     def _begin_anew(self) -> None:
-        """Another identity; what was not handed over gets other numbers."""
+        """Take a new identity, and request new numbers for what is not with the service."""
         self._failed = False
         if self._publisher is not None:
             self._publisher.leave()
@@ -456,7 +458,7 @@ class OrderingModule(Part):
             self._request(pending)
 
     def leave(self) -> None:
-        """The application publishes nothing more: what it acknowledged is forgotten, the rest replaced, at once."""
+        """Stop publishing: servers forget what was acknowledged and replace the rest at once."""
         if self._publisher is not None:
             self._publisher.leave()
             self._publisher = None
@@ -472,8 +474,8 @@ class OrderingModule(Part):
         releases: Releases = NO_RELEASES,
         earlier: Resumption | None = None,
     ) -> int:
-        """A subscriber without topics, or one that resumes; its key is named in all facts about it. `releases` hears
-        of all that it was given and will not be shown."""
+        """Add a subscriber without topics, or one that resumes, and return its key, which all its facts carry.
+        `releases` is told about everything that the subscriber received and will not show."""
         self._keys += 1
         key = self._keys
         incarnation = self._next_incarnation()
@@ -500,8 +502,8 @@ class OrderingModule(Part):
         return key
 
     def stranger(self, earlier: Resumption) -> str:
-        """A server that is not the one whose numbers an earlier life saw; empty: there is none, as far as is known.
-        What is not known yet is compared when that server is met."""
+        """Return a server whose lineage differs from what the earlier run saw; empty if none is known. A lineage that
+        is not known yet is compared when that server is met."""
         for server, lineage in earlier.lineages:
             if self._lineages.setdefault(server, lineage) != lineage:
                 return server
@@ -516,20 +518,20 @@ class OrderingModule(Part):
 
     @property
     def lineages(self) -> tuple[tuple[str, int], ...]:
-        """Of the servers that were met."""
+        """Server and lineage, where known."""
         return tuple(sorted(self._lineages.items()))
 
     def start_of(self, key: int, topic: int) -> Resumed:
-        """Where a topic begins that has just been joined."""
+        """Return where a topic that has just been joined begins."""
         return self._subscribers[key].start_of(topic)
 
     def change(self, key: int, add: Iterable[int], remove: Iterable[int] = ()) -> None:
-        """Topics to join and to leave; ask the service for those to join before.
+        """Join and leave topics. Subscribe in the service to those to join first.
 
-        Who has left all topics and may come back is kept: what it saw counts for what it will see.
+        A subscriber that has left all topics is kept: what it saw constrains what it may see later.
         """
         adds, removes, before = {*add}, {*remove}, self._wanted[key]
-        # Before, for the topics are left one by one: what waited for one of them must not show another.
+        # Set first, because topics are left one by one: leaving one must not show an event of another.
         self._wanted[key] = (before | adds) - removes
         self._leaving[key] += bool(removes)
         try:
@@ -540,18 +542,18 @@ class OrderingModule(Part):
             raise
 
     def receive(self, key: int, stamp: Timestamp, event: object, count: int = 1) -> None:
-        """The service notifies a subscriber of what stands for `count` numbers from the stamp's on."""
+        """Take a notification that stands for the `count` numbers from the stamp's on."""
         if key in self._subscribers:
             self._subscribers[key].receive(stamp, event, count)
 
     def receive_no_ops(self, key: int, stamp: Timestamp, token: object = None, count: int = 1) -> None:
-        """Numbers without events: of a publisher that died, or of events that are not for this subscriber, or come by
-        themselves."""
+        """Take numbers without events: the publisher died, or the events are not for this subscriber, or arrive
+        separately."""
         if key in self._subscribers:
             self._subscribers[key].receive_no_op(stamp, token, count)
 
     def end(self, key: int) -> None:
-        """Leave all topics; nothing more is shown, and the subscriber is forgotten once the servers know."""
+        """Leave all topics. Nothing more is shown, and the subscriber is removed once the servers know."""
         if key not in self._subscribers:
             return
         self._ending.add(key)
@@ -560,12 +562,12 @@ class OrderingModule(Part):
         self._maybe_forget(key)
 
     def _maybe_forget(self, key: int) -> None:
-        """The last change of one that ends, if it ever had topics, leaves some."""
+        """Remove an ending subscriber once the servers know all changes that leave topics; its last one does."""
         if key in self._ending and not self._leaving[key]:
             self._forget(key)
 
     def waits_for(self, key: int) -> str:
-        """In words, the event that a subscriber lacks; empty: none."""
+        """Describe the event that a subscriber waits for; empty if none."""
         subscriber = self._subscribers.get(key)
         missing = None if subscriber is None else subscriber.waits_for()
         if missing is None:
@@ -593,26 +595,26 @@ class OrderingModule(Part):
             self._break(key, AWAY)
 
     def doubt(self, key: int, why: str) -> None:
-        """From now on what the subscriber waits for may never come: it does not wait for ever any more."""
+        """Limit from now on how long the subscriber waits: a missing event may never arrive."""
         if key in self._subscribers and key not in self._doubts:
             self._doubts[key] = _Doubt(why)
-            self._look_at_doubtful(key)
+            self._check_doubt(key)
 
-    def _look_at_doubtful(self, key: int) -> None:
+    def _check_doubt(self, key: int) -> None:
         doubt = self._doubts[key]
         lacks = self.waits_for(key) if self.buffered(key) else ""
         if lacks and lacks == doubt.lacked:
-            self._break(key, f"{doubt.why}, and {lacks} has not come since: the order cannot be continued")
+            self._break(key, f"{doubt.why}, and {lacks} has not arrived since: the order cannot continue")
             return
         doubt.lacked = lacks
         self.port.set_timer((self.name, "doubt", key), self.port.now + DOUBT_NS)
 
     def knows(self, key: int) -> bool:
-        """False: the subscriber has ended, or its order is broken."""
+        """Return False if the subscriber has ended or its order is broken."""
         return key in self._subscribers
 
     def _break(self, key: int, reason: str) -> None:
-        """It is said before what waits is released: nobody may come back to what is then gone."""
+        """End a subscriber with an error. The fact comes before the releases, so that nobody uses what is released."""
         self.port.emit(OrderBroken(key, reason))
         if key in self._subscribers:
             self._forget(key)
@@ -633,7 +635,7 @@ class OrderingModule(Part):
             case OrderedEvent():
                 if fact.stamp.topic in self._wanted.get(key, ()):
                     self.port.emit(EventsShown(key, fact.stamp, fact.event, fact.out_of_order, fact.count))
-                else:  # it was left before it was joined
+                else:  # the topic was left before it was joined
                     self._releases[key].drop(fact.event, fact.stamp.number, fact.count)
             case TopicsJoined():
                 self.port.emit(JoinCompleted(key, fact.topics))
@@ -645,8 +647,8 @@ class OrderingModule(Part):
                 self._break(key, f"sequencer server {self.layout.chain.server_of(topic)} lost its state")
             case OrderStalled():
                 reason = (
-                    f"{fact.buffered} events wait for {self.waits_for(key) or 'one that does not come'}: "
-                    "no more can be kept"
+                    f"{fact.buffered} events wait for {self.waits_for(key) or 'one that does not arrive'}: "
+                    "the buffer is full"
                 )
                 self._break(key, reason)
             case Misbehaviour():
@@ -654,7 +656,7 @@ class OrderingModule(Part):
 
 
 class OrderingClient(Node):
-    """The module alone, for drivers that have no other parts at the node."""
+    """A node with the module only."""
 
     def __init__(self, port: Port, layout: Layout, *, incarnation: int) -> None:
         self.module = OrderingModule(port, layout, incarnation=incarnation)

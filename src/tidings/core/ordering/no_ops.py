@@ -1,6 +1,6 @@
-"""No-ops: what takes the number of an event whose publisher died, so that nobody waits for it.
+"""Publishes no-ops, which take the numbers of events whose publisher died, so that nobody waits for them.
 
-A sequencer says once what is to be published, and keeps it until it hears that the event service has it.
+A sequencer asks once for each to be published, and keeps it until the event service has confirmed it.
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ from tidings.core.ordering.layout import Layout
 from tidings.core.ordering.server.machine import PublishNoOps
 
 MAX_UNDER_WAY = 256
-"""With the service at once; the others wait."""
+"""How many may be unconfirmed; the others wait."""
 
 
 class NoOpOutbox:
-    """`published` is told what the service has. What waits here is what the sequencer itself keeps for that long."""
+    """Queues no-ops for the event service and reports confirmed ones to `published`. It is bounded by the sequencer,
+    which keeps the same no-ops for as long."""
 
     def __init__(self, layout: Layout, published: Callable[[str, int], None]) -> None:
         self._layout = layout
         self._published = published
         self._waiting: OrderedDict[tuple[str, int], PublishNoOps] = OrderedDict()
-        """They go from the first on; a dict would step over all that went before, each time."""
+        """Taken from the front: a dict would step over all deleted entries each time."""
         self._under_way: dict[tuple[str, int], PublishNoOps] = {}
 
     def add(self, fact: PublishNoOps) -> None:
         self._waiting[fact.server, fact.number] = fact
 
     def take(self) -> list[PublishNoOps]:
-        """What is to be published now; `confirmed` or `failed` follows for each."""
+        """Return what to publish now; call `confirmed` or `failed` for each."""
         room = MAX_UNDER_WAY - len(self._under_way)
         taken = dict(islice(self._waiting.items(), room))
         for key in taken:
@@ -40,7 +41,7 @@ class NoOpOutbox:
         return list(taken.values())
 
     def event(self, fact: PublishNoOps, source: str, incarnation: int, sequence: int) -> Publication:
-        """In the place of all of them, under this id."""
+        """Make the event, with this id, that stands for all these numbers."""
         topic = self._layout.no_op_topic(fact.stamp.topic)
         fingerprint = self._layout.fingerprint
         return make_no_ops(source, incarnation, sequence, topic, fingerprint, fact.stamp, fact.count)
@@ -50,7 +51,7 @@ class NoOpOutbox:
             self._published(fact.server, fact.number)
 
     def failed(self, fact: PublishNoOps) -> None:
-        """It goes again, before those that wait."""
+        """Put it back at the front of the queue."""
         if self._under_way.pop((fact.server, fact.number), None) is not None:
             self.add(fact)
             self._waiting.move_to_end((fact.server, fact.number), last=False)

@@ -1,17 +1,17 @@
-"""At which site each topic is numbered, and in which precedence: so that stamps seldom cross between sites.
+"""Chooses the site that numbers each topic, and the topics' precedence, so that stamps seldom cross between sites.
 
-The paper (ordering, section 5.1) hosts a topic where it is most popular, and takes the identifiers as precedence. The
-stamp of a topic then climbs whenever its group has one topic of a site higher up, and for that two clients with a
-stray interest are enough: a site's most popular topics have nearly everything in their groups.
+The paper (ordering, section 5.1) hosts a topic where it is most popular and uses the topics' identifiers as precedence.
+A topic's stamp then climbs whenever its group contains a topic of a higher site. Two clients with a stray interest are
+enough for that: the groups of a site's most popular topics contain nearly everything.
 
-Only higher-ranked topics make a stamp climb. So of each pair that is in one group across two sites the topic that
-counts less is moved to the end of the chain: a light vertex cover of these pairs. Its own stamps climb, those of the
-topics that stayed no longer do. Where popular topics of two sites are in one group there is no light cover; then as
-much is moved as makes stamps cross less often, and that may be nothing.
+Only higher-ranked topics make a stamp climb. So, of each pair in one group across two sites, the topic of less weight
+moves to the end of the chain: a light vertex cover of these pairs. Its own stamps climb; those of the topics that
+stayed no longer do. If popular topics of two sites are in one group, there is no light cover. Then only as many topics
+move as make stamps cross less often, possibly none.
 
-Clients come and go, and a placement that fits only those it was made for is worse than none: whoever joins a topic
-that stands too high makes others climb. Of topics with few subscribers it is not known where they belong, so the
-rarest ones stand at the end of the chain from the beginning.
+Clients come and go, and a placement that fits only the clients it was made for is worse than none: any client that
+joins a topic that ranks too high makes others climb. Nobody knows where topics with few subscribers belong, so the
+rarest ones are at the end of the chain from the beginning.
 """
 
 from __future__ import annotations
@@ -27,31 +27,33 @@ from tidings.core.ordering.groups import SequencingGroups
 
 Topic = TypeVar("Topic", bound=Hashable)
 RARE_SHARE = 0.1
-"""Of all that is published, what the topics may have that stand at the end for being rare."""
+"""Maximum share of all publications on the topics that are at the end of the chain because they are rare."""
 
 
 @dataclass(frozen=True)
 class Placement(Generic[Topic]):
+    """A precedence of topics, their sites, and what stamps are expected to cost."""
+
     topics: tuple[Topic, ...]
-    """By falling precedence."""
+    """By descending precedence."""
     sites: tuple[int, ...]
-    """Of each of the topics. Here those of one site are next to each other."""
+    """The site of each topic. The topics of a site are adjacent."""
     local: float
-    """Expected share of the stamps that are made within one site."""
+    """Expected share of stamps made within one site."""
     crossings: float
-    """Expected number of messages between sites per stamp: request, climbing, answer."""
+    """Expected number of messages between sites per stamp: request, relays, answer."""
     is_local: tuple[bool, ...]
-    """Of each of the topics."""
+    """Whether the stamps of each topic are made within one site."""
 
     def starts(self) -> dict[int, int]:
-        """Site -> the rank of its first topic, from the top of the chain down; sites without topics are left out."""
+        """Return site -> rank of its first topic, from the top of the chain down; sites without topics are omitted."""
         starts: dict[int, int] = {}
         for rank, site in enumerate(self.sites):
             starts.setdefault(site, rank)
         return starts
 
     def servers(self) -> list[tuple[int, list[Topic]]]:
-        """Sites and their topics, from the top of the chain down."""
+        """Return the sites and their topics, from the top of the chain down."""
         found: list[tuple[int, list[Topic]]] = []
         for topic, site in zip(self.topics, self.sites, strict=True):
             if not found or found[-1][0] != site:
@@ -62,23 +64,23 @@ class Placement(Generic[Topic]):
 
 @dataclass(frozen=True)
 class PlacementDemand:
-    """What is to be placed; topics are positions in the caller's list."""
+    """The input of a placement; topics are indexes into the caller's list."""
 
     interest: list[list[int]]
-    """Topic and site -> subscribers. Publishers are taken to be where subscribers are."""
+    """Topic and site -> subscribers. Publishers are assumed to be where the subscribers are."""
     weights: list[float]
     groups: list[list[int]]
     homes: list[int]
-    """The site where a topic is most popular."""
+    """The site where each topic is most popular."""
     sites: int
 
     def strangers(self, topic: int) -> list[int]:
-        """The topics of its group whose home is elsewhere."""
+        """Return the topics of its group that have another home."""
         home = self.homes[topic]
         return [other for other in self.groups[topic] if self.homes[other] != home]
 
     def away(self, topic: int, site: int) -> float:
-        """The share of a topic's publishers that are not at the site."""
+        """Return the share of a topic's publishers that are not at the site."""
         everybody = sum(self.interest[topic])
         return 1 - (self.interest[topic][site] / everybody if everybody else 1 / self.sites)
 
@@ -86,7 +88,7 @@ class PlacementDemand:
 @dataclass(frozen=True)
 class _Layout:
     chain: list[int]
-    """Sites, the one of highest precedence first."""
+    """Sites by descending precedence."""
     site_of: list[int]
     sunk: frozenset[int]
 
@@ -100,10 +102,10 @@ def place(
     rates: Mapping[Topic, float] | None = None,
     rare_share: float = RARE_SHARE,
 ) -> Placement[Topic]:
-    """An order of the topics for clients, each with its site (0 to `sites` - 1) and what it subscribes to.
+    """Place topics for clients, each given by its site (0 to `sites` - 1) and its topics.
 
-    `threshold` is that of the groups. `rates` says how often is published on each topic; without it a topic counts by
-    its subscribers. Less `rare_share` fits these clients better, and others worse.
+    `threshold` is that of the groups. `rates` are the publication rates of the topics; without them, a topic's weight
+    is its number of subscribers. A lower `rare_share` suits these clients better and others worse.
     """
     demand = _demand(topics, subscriptions, sites, threshold, rates)
     placed = place_known(demand, rare_share=rare_share)
@@ -112,9 +114,9 @@ def place(
 
 
 def place_known(demand: PlacementDemand, *, rare_share: float = RARE_SHARE) -> Placement[int]:
-    """The same where interests and groups are known already; topics are their positions there."""
+    """Place topics whose interests and groups are known; topics are indexes into the demand."""
     if not 0 <= rare_share <= 1:
-        raise ValueError(f"rare_share {rare_share} is no share")
+        raise ValueError(f"rare_share {rare_share} is not between 0 and 1")
     rare = _rare(demand, rare_share)
     cover = _light_cover(demand, rare)
     layouts = (_layout(demand, rare, frozenset(cover[:size])) for size in _sizes(len(cover)))
@@ -124,10 +126,10 @@ def place_known(demand: PlacementDemand, *, rare_share: float = RARE_SHARE) -> P
 def measured(
     demand: PlacementDemand, order: Sequence[int], sites: Sequence[int], *, straight: bool = False
 ) -> Placement[int]:
-    """What stamps cost where topics have this precedence and these sites.
+    """Compute what stamps cost with this precedence and these sites.
 
-    A stamp climbs through all servers up to the highest topic of its group; `straight`, from one topic of the group to
-    the next.
+    A stamp climbs through all servers up to the highest topic of its group. With `straight`, it goes directly from one
+    topic of the group to the next.
     """
     rank_of = {topic: rank for rank, topic in enumerate(order)}
     server = [0, *accumulate(one != other for one, other in pairwise(sites))]
@@ -157,7 +159,7 @@ def _demand(
 ) -> PlacementDemand:
     number_of = {topic: number for number, topic in enumerate(topics)}
     if sites < 1 or len(number_of) < len(topics):
-        raise ValueError(f"{sites} sites, {len(topics)} topics: no site, or a topic that is named twice")
+        raise ValueError(f"{sites} sites, {len(topics)} topics: need a site, and distinct topics")
     interest = [[0] * sites for _ in topics]
     groups = SequencingGroups(range(len(topics)), threshold)
     for site, wanted in subscriptions:
@@ -185,12 +187,12 @@ def _weights(
     known = set(topics)
     wrong = {topic: rate for topic, rate in rates.items() if topic not in known or not 0 <= rate < inf}
     if wrong:
-        raise ValueError(f"rates of unknown topics, or that are no rates: {wrong}")
+        raise ValueError(f"unknown topics, or rates that are negative or not finite: {wrong}")
     return [float(rates.get(topic, 0.0)) for topic in topics]
 
 
 def _rare(demand: PlacementDemand, share: float) -> frozenset[int]:
-    """Those with the fewest subscribers, up to that share of the weight; and those that have none."""
+    """Return the topics with the fewest subscribers, up to that share of the weight, and those without any."""
     left = share * sum(demand.weights)
     rare = set()
     for topic in sorted(range(len(demand.weights)), key=lambda topic: (sum(demand.interest[topic]), topic)):
@@ -203,7 +205,7 @@ def _rare(demand: PlacementDemand, share: float) -> frozenset[int]:
 
 
 def _light_cover(demand: PlacementDemand, rare: frozenset[int]) -> list[int]:
-    """Topics of which every pair in one group across two sites has one; first what covers most for its weight."""
+    """Return topics that cover every pair in one group across two sites, those that cover most per weight first."""
     open_pairs = {
         topic: {*demand.strangers(topic)} - rare for topic in range(len(demand.homes)) if topic not in rare
     }
@@ -230,12 +232,12 @@ def _light_cover(demand: PlacementDemand, rare: frozenset[int]) -> list[int]:
 
 
 def _sizes(longest: int) -> list[int]:
-    """0, 1, 2, 4, ... up to the longest."""
+    """Return 0, 1, 2, 4, ... and the longest."""
     return sorted({0, longest, *(1 << power for power in range(longest.bit_length()))})
 
 
 def _layout(demand: PlacementDemand, rare: frozenset[int], cover: frozenset[int]) -> _Layout:
-    """All at home, but for those moved, which go to the last site of the chain."""
+    """Keep topics at home, except for those that move to the last site of the chain."""
     moved = rare | cover
     chain = _chain(demand, moved)
     position = {site: at for at, site in enumerate(chain)}
@@ -245,7 +247,7 @@ def _layout(demand: PlacementDemand, rare: frozenset[int], cover: frozenset[int]
 
 
 def _chain(demand: PlacementDemand, moved: frozenset[int]) -> list[int]:
-    """The sites whose stamps would climb most come first, those that want most of what is moved come last."""
+    """Order the sites: those whose stamps would climb most first, those with most interest in moved topics last."""
     gain = [0.0] * demand.sites
     for topic, home in enumerate(demand.homes):
         if topic not in moved:
@@ -258,7 +260,7 @@ def _chain(demand: PlacementDemand, moved: frozenset[int]) -> list[int]:
 
 
 def _hinders(demand: PlacementDemand, topic: int, position: Mapping[int, int], moved: frozenset[int]) -> bool:
-    """At its home a topic would make one climb that stays further down."""
+    """Return whether, at its home, the topic would make the stamps of a lower topic climb."""
     here = position[demand.homes[topic]]
     return any(
         other not in moved and position[demand.homes[other]] > here for other in demand.strangers(topic)
@@ -266,7 +268,7 @@ def _hinders(demand: PlacementDemand, topic: int, position: Mapping[int, int], m
 
 
 def _placed(demand: PlacementDemand, layout: _Layout) -> Placement[int]:
-    """Within a site by falling weight, what was moved there at the end."""
+    """Rank the topics of a site by descending weight, those that were moved there last."""
     position = {site: at for at, site in enumerate(layout.chain)}
     order = sorted(
         range(len(layout.site_of)),

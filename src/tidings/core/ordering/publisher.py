@@ -1,11 +1,11 @@
-"""A publisher of ordered events: asks the servers for numbers, and hands out each batch with its first stamp.
+"""Publishes ordered events: requests numbers from the servers, and emits each batch with its first stamp.
 
-Requests to each server are counted, sent in order and repeated in order until answered; the server stamps each once.
-Nothing is acknowledged on the way of the events: a later request tells which answers have come and whose events are
-with the event service (`published`). Until then the server remembers them, for the publisher may die.
+Requests to each server are counted, sent in order and retried in order until answered; the server stamps each once.
+There are no separate acknowledgements: a later request says which answers have arrived and whose events the event
+service has confirmed (`published`). Until then the server remembers the answers, because the publisher may die.
 
-A `serial` publisher has no request on another topic under way: causal order needs it, else an event could get its
-number before the one that its publisher made first.
+A `serial` publisher has outstanding requests for one topic only. Causal order needs that: otherwise an event could get
+its number before one that the same publisher made earlier.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ WINDOW = 256
 MAX_WAITING = 16_384
 
 MAX_DOUBLINGS = 2
-"""A server that does not answer is asked less and less often: it may only be slow."""
+"""Limits the back-off of retries: a server that does not answer may only be slow."""
 
 Receipt = tuple[str, int]
 """A server and a request to it."""
 
 
 class EventStamped(Fact, frozen=True, gc=False):
-    """To the driver: publish the `count` events of `event` with the numbers from this stamp on; then say
-    `published(receipt)` for each of them."""
+    """Asks the driver to publish the `count` events of `event` with the numbers from this stamp on, and to call
+    `published(receipt)` for each."""
 
     stamp: Timestamp
     event: object
@@ -59,7 +59,7 @@ class _Request:
         self.repeat_at = 0
 
     def add(self, other: _Request) -> None:
-        """The events of another request behind its own."""
+        """Append the events of another request."""
         self.batches += other.batches
         self.count += other.count
         self.unpublished += other.count
@@ -74,15 +74,15 @@ class _Line:
         self.server = server
         self.next = 1
         self.waiting: deque[_Request] = deque()
-        """Not sent yet; unused by a serial publisher."""
+        """Requests not sent yet; a serial publisher does not use it."""
         self.unanswered: dict[int, _Request] = {}
-        """In the order of their numbers."""
+        """By number, ascending."""
         self.answered: dict[int, _Request] = {}
-        """Those of whose events some are not with the event service."""
+        """Requests with events that the event service has not confirmed."""
         self.acknowledged = 0
-        """All requests up to this one are done with."""
+        """All requests up to this one are done."""
         self.done: set[int] = set()
-        """Those after it that are."""
+        """Requests above `acknowledged` + 1 that are done."""
 
     def finish(self, number: int) -> None:
         del self.answered[number]
@@ -93,10 +93,10 @@ class _Line:
 
 
 class OrderedPublisher(Part):
-    """Keeps at most `max_waiting` batches that have no number, and `window` requests to a server unacknowledged.
+    """Keeps at most `max_waiting` batches without numbers, and `window` unacknowledged requests to each server.
 
-    One that `gathers` sends when it is told to `flush`, so that batches of a topic share a request. `on_silence` is
-    told of a server that did not answer again and again.
+    A publisher that `gathers` sends on `flush` only, so that batches of a topic share a request. `on_silence` is called
+    for a server that repeatedly does not answer.
     """
 
     name = "ordered-publisher"
@@ -128,20 +128,22 @@ class OrderedPublisher(Part):
         self._line_of: dict[int, _Line] = {}
         """Topic -> the requests to its server."""
         self._waiting: deque[_Request] = deque()
-        """Of a serial publisher, all that is not sent yet: what must wait holds up what was published later."""
+        """All unsent requests of a serial publisher: one that must wait holds up those published later."""
         self._unstamped = 0
         self._asked: dict[int, int] = {}
-        """Topic -> its requests that are not answered."""
+        """Topic -> its number of unanswered requests."""
 
     @property
     def unstamped(self) -> int:
-        """How many batches have no number yet."""
+        """The number of batches without numbers."""
         return self._unstamped
 
     def publish(self, topic: int, event: object, count: int = 1) -> bool:
-        """Number the events of a batch, so many, one after the other; False if there is no room."""
+        """Request consecutive numbers for a batch of `count` events; False if there is no room."""
         if not 0 <= topic < self._chain.topics or not 0 < count <= MAX_BATCH:
-            raise ValueError(f"{count} events for topic {topic}: no such topic, or no such batch")
+            raise ValueError(
+                f"{count} events for topic {topic}: unknown topic, or not 1 to {MAX_BATCH} events"
+            )
         if self._unstamped >= self._max_waiting:
             return False
         self._unstamped += 1
@@ -153,12 +155,12 @@ class OrderedPublisher(Part):
         return True
 
     def flush(self) -> None:
-        """Send what was gathered."""
+        """Send what has been gathered."""
         for line in list(self._lines.values())[: 1 if self._serial else None]:
             self._send_waiting(line)
 
     def published(self, receipt: Receipt, count: int = 1) -> None:
-        """So many events of that request are with the event service."""
+        """Record that the event service has confirmed `count` events of that request."""
         server, number = receipt
         line = self._lines.get(server)
         request = None if line is None else line.answered.get(number)
@@ -170,14 +172,14 @@ class OrderedPublisher(Part):
             self._send_waiting(line)
 
     def alive(self) -> None:
-        """To be said now and then: who is silent for long is dead to the servers."""
+        """Send a heartbeat. Call it regularly: servers declare a silent publisher dead."""
         for server in self._chain.servers:
             line = self._lines.get(server)
             acknowledged = 0 if line is None else line.acknowledged
             self.port.send(server, PublisherAlive(self.identity, server, acknowledged))
 
     def leave(self) -> None:
-        """Nothing more will be published under this identity."""
+        """Tell the servers that nothing more will be published under this identity."""
         for server in self._chain.servers:
             line = self._lines.get(server)
             if line is not None:
@@ -194,7 +196,7 @@ class OrderedPublisher(Part):
         return line
 
     def _send_waiting(self, line: _Line) -> None:
-        """All that may go to the line's server or, of a serial publisher, that is next, wherever it goes."""
+        """Send what may go to the line's server; a serial publisher sends what is next, to any server."""
         waiting = self._waiting if self._serial else line.waiting
         while waiting and self._may_send(waiting[0]):
             request = waiting.popleft()
@@ -228,11 +230,13 @@ class OrderedPublisher(Part):
         self.port.send(server, create)
 
     def on_timer(self, name: TimerName) -> None:
-        """In order: a server ignores a request whose predecessor it lacks."""
+        """Retry in order: a server ignores a request whose predecessor it lacks."""
         server = str(name[1])
         line, now = self._lines[server], self.port.now
         first = next(iter(line.unanswered.values()), None)
-        if first is not None and first.repeat_at <= now and first.repeats % 2:  # not at repeats of others
+        if (
+            first is not None and first.repeat_at <= now and first.repeats % 2
+        ):  # only the first request counts
             self._on_silence(server)
         for number, request in line.unanswered.items():
             if request.repeat_at <= now:
@@ -243,7 +247,7 @@ class OrderedPublisher(Part):
             self.port.set_timer(name, min(request.repeat_at for request in line.unanswered.values()))
 
     def repeat(self, server: str) -> None:
-        """Another speaks for that server now: it has not seen what is under way."""
+        """Send unanswered requests again: another replica is active for that server and has not seen them."""
         line = self._lines.get(server)
         if line is not None and line.unanswered:
             for number, request in line.unanswered.items():
@@ -257,7 +261,7 @@ class OrderedPublisher(Part):
             return
         request = line.unanswered.get(message.request)
         if request is None or (request.topic, request.count) != (message.topic, message.count):
-            return  # it was answered before
+            return  # answered before
         del line.unanswered[message.request]
         line.answered[message.request] = request
         self._unstamped -= 1

@@ -1,4 +1,4 @@
-"""Which node speaks for each server now, as far as one node knows: a guess that mistakes correct."""
+"""Tracks which node is active for each server, as far as one node knows. A wrong guess corrects itself."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Routes:
         return node in self._replicas.get(server or "", ())
 
     def speaks(self, server: str, node: str) -> bool:
-        """The node said something that only the active replica says; True if that is news."""
+        """Record that the node is active for the server; True if that is new."""
         if node in self._replicas.get(server, ()) and self._active[server] != node:
             self._active[server] = node
             return True
         return False
 
     def suspect(self, server: str) -> None:
-        """It does not answer: try the other one."""
+        """Switch to the other replica because this one does not answer."""
         for node in self._replicas.get(server, ()):
             if node != self._active[server]:
                 self._active[server] = node

@@ -1,8 +1,8 @@
-"""The chain of servers that makes timestamps (core/events/timestamp.py), and what it could have made.
+"""The chain of servers that makes timestamps (core/events/timestamp.py), and a check that it could have made one.
 
-Topics are ranked 0 to n - 1, 0 being the highest precedence. A server hosts the topic managers of a contiguous range
-of ranks. Servers form a chain in which each sends only to the next higher one (paper ordering, section 3.4): whatever
-two servers both see, they see in the same order.
+Topics have ranks 0 to n - 1; 0 is the highest precedence. A server hosts the topic managers of a contiguous range of
+ranks. Servers form a chain in which each sends only to the next higher one (paper ordering, section 3.4): two servers
+that both see two messages see them in the same order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidings.core.events.timestamp import Timestamp
 
 
 class Chain:
-    """Who hosts which ranks: server i those from `starts[i]` up to the next start, the last one up to `topics`."""
+    """Maps ranks to servers: server i hosts those from `starts[i]` up to the next start, the last up to `topics`."""
 
     def __init__(self, servers: Sequence[str], starts: Sequence[int], topics: int) -> None:
         bounds = [*starts, topics]
@@ -30,7 +30,7 @@ class Chain:
         self._position = {server: position for position, server in enumerate(servers)}
 
     def position_of(self, server: str) -> int:
-        """0 is the highest; KeyError if there is no such server."""
+        """Return the server's position; 0 is the highest. Raises KeyError if it is unknown."""
         return self._position[server]
 
     def server_of(self, rank: int) -> str:
@@ -52,13 +52,13 @@ class Chain:
         return self.servers[position] if position < len(self.servers) else None
 
     def knows(self, ranks: Sequence[int]) -> bool:
-        """They are ranks of topics, ascending, none twice."""
+        """Return whether these are ranks of topics, strictly ascending."""
         ascending = all(low < high for low, high in pairwise(ranks))
         return ascending and (not ranks or (ranks[0] >= 0 and ranks[-1] < self.topics))
 
 
 def check_stamp(stamp: Timestamp, layout: int, numbers: int, *, of: int, chain: Chain) -> None:
-    """OrderError, saying what is wrong, unless a server of the layout with the fingerprint `of` could have made it."""
+    """Raise OrderError unless a server of the layout with the fingerprint `of` could have made the stamp."""
     if layout != of:
         raise OrderError("a timestamp of another layout of topics")
     if not 0 <= stamp.topic < chain.topics:
@@ -67,4 +67,4 @@ def check_stamp(stamp: Timestamp, layout: int, numbers: int, *, of: int, chain: 
     if problem:
         raise OrderError(problem)
     if stamp.index and stamp.index[-1] >= chain.topics:
-        raise OrderError("a timestamp whose entries make no sense")
+        raise OrderError("a timestamp with entries for unknown topics")

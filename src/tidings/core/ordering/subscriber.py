@@ -1,22 +1,22 @@
-"""A subscriber of ordered events: shows each when everything that its stamp names has been shown.
+"""A subscriber of ordered events: shows each event when everything that its stamp names has been shown.
 
 Event n of topic T is next when n follows the clock of T and no subscribed topic of its stamp has a clock below its
-entry (below, not other than: paper ordering, figure 17, waits for ever for a clock that has gone on). Two rules hold
-at changes of subscriptions:
+entry (below, not different from: in paper ordering, figure 17, an event waits for ever for a clock that has moved on).
+Two rules apply while subscriptions change:
 
-* fence: the first event of a new topic waits until the topics that were there before have reached the walk's clocks;
-* hold: while a subscription to u is under way, events whose stamp has an entry for u wait.
+* Rule 3, fence: the first event of a new topic waits until the topics subscribed before have reached the walk's clocks.
+* Rule 4, hold: while a subscription to u is pending, events whose stamp has an entry for u wait.
 
-What comes stands for one number or for several in a row that differ in nothing else (a run): it is compared, kept and
-shown as one, and cut where something must come between.
+A notification stands for one number, or for several consecutive ones that differ in nothing else (a run). It is
+compared, kept and shown as one, and cut where something must come between.
 
-Only the head of each topic is looked at. The clock of a topic that is not subscribed is infinite, that of one under
-way is below all values, so one comparison per entry says all. A head that cannot be shown registers on the one entry
-that stops it, and its scan goes on from there: an event costs its group once, however many wait.
+Only the head of each topic is examined. The clock of an unsubscribed topic is infinite, that of a pending one is below
+all values, so one comparison per entry suffices. A head that cannot be shown registers on the one entry that blocks
+it, and its scan resumes there: an event costs its group once, however many wait.
 
-Over a service that loses events (section 4 of the paper), with `Patience`: a buffer of limited size and time. When
-either is exceeded the oldest event is forced: what precedes it and is here goes before it, what is not is skipped,
-and shown at once, marked out of order, if it comes after all.
+For a service that loses events (section 4 of the paper), `Patience` limits the buffer's size and time. When either is
+exceeded, the oldest event is forced: what precedes it and is here is shown first, what is missing is skipped. If a
+skipped event arrives later, it is shown at once, marked out of order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -34,34 +33,32 @@ from tidings.core.kernel import Part, Port, TimerName
 from tidings.core.ordering.messages import MAX_TOPICS, ChangeSubscription, Identity, WalkDone
 from tidings.core.ordering.resuming import Fence, Resumed, Resumption
 from tidings.core.ordering.stamps import Chain
+from tidings.core.ordering.waiting import NO_OP, NO_RELEASES, NoOp, Releases, TopicQueue, Waiting
 from tidings.core.structures.range_map import RangeMap
-from tidings.core.structures.range_set import RangeSet
 
 NOT_SUBSCRIBED = 2**63
-"""Above every value: nobody waits for it."""
+"""Above every value: nothing waits for it."""
 UNDER_WAY = -1
-"""Below every value: whoever has an entry for it waits."""
+"""Below every value: every event with an entry for it waits."""
 REPEAT_NS = 200_000_000
 MAX_CHANGES = 1024
 MAX_BUFFERED = 65_536
-"""Events that wait in all, of a reliable service: as many as such a service has on its way to one subscriber. Beyond,
-the order is given up (`OrderStalled`): showing one would be wrong, dropping one would be silent."""
+"""Total of waiting events over a reliable service: as many as it may have in flight to one subscriber. Beyond, the
+order breaks (`OrderStalled`): showing one would be wrong, and dropping one would go unnoticed."""
 MAX_AHEAD = 2**26
-"""A number further ahead of the clock than this is not believed."""
+"""A number further ahead of the clock is rejected."""
 LOOK_EVERY = 256
-MAX_SKIPPED = 1024
-"""Ranges of numbers per topic that may be shown late; of the lowest ones, what comes later is dropped."""
 
 
 class Patience(Struct, frozen=True):
-    """How long to wait for what a service may have lost."""
+    """How long, and for how many buffered events, to wait for what a service may have lost."""
 
     events: int
     limit_ns: int
 
 
 class OrderedEvent(Fact, frozen=True, gc=False):
-    """The application is shown what has these numbers, `count` from the stamp's on."""
+    """Shows the application what has the `count` numbers from the stamp's on."""
 
     stamp: Timestamp
     event: object
@@ -70,107 +67,28 @@ class OrderedEvent(Fact, frozen=True, gc=False):
 
 
 class TopicsJoined(Fact, frozen=True, gc=False):
-    """From now on all events of these topics that are published are shown: those after these clocks."""
+    """All events on these topics that are published from now on are shown: those after these clocks."""
 
     topics: tuple[int, ...]
     clocks: tuple[int, ...]
 
 
 class TopicsLeft(Fact, frozen=True, gc=False):
-    """Nobody counts on the subscriber for these topics any longer."""
+    """The servers know that the subscriber has left these topics."""
 
     topics: tuple[int, ...]
 
 
 class ResumptionRefused(Fact, frozen=True, gc=False):
-    """The servers' numbers are not those that the earlier life saw; nothing is shown."""
+    """The servers' numbers are not those that the earlier run saw; nothing is shown."""
 
     topic: int
 
 
 class OrderStalled(Fact, frozen=True, gc=False):
-    """So many events wait for one that does not come; nothing is shown any more."""
+    """Too many events wait for one that does not arrive; nothing more is shown."""
 
     buffered: int
-
-
-class NoOp:
-    """In the place of events whose publisher died, or that are not for this subscriber: it takes numbers and is never
-    shown. `token` is for whoever must know when they are passed."""
-
-    __slots__ = ("token",)
-
-    def __init__(self, token: object = None) -> None:
-        self.token = token
-
-
-NO_OP = NoOp()
-
-
-class Releases(Protocol):
-    """Told what becomes of all numbers that a subscriber was given and does not show: so nothing is held for ever."""
-
-    def pass_over(self, stamp: Timestamp, token: object, count: int) -> None:
-        """The turn of no-ops with this token has come, `count` from the stamp's number on."""
-
-    def drop(self, event: object, number: int, count: int) -> None:
-        """The event, or the token, was not needed for these numbers, or is not any more."""
-
-
-class _NoReleases:
-    def pass_over(self, stamp: Timestamp, token: object, count: int) -> None:
-        pass
-
-    def drop(self, event: object, number: int, count: int) -> None:
-        pass
-
-
-NO_RELEASES: Releases = _NoReleases()
-
-
-class _Waiting(Struct, frozen=True):
-    """The stamp is that of some number; those of the others are the same but for the number."""
-
-    stamp: Timestamp
-    event: object
-
-
-class _Queue:
-    """What waits of one topic."""
-
-    __slots__ = ("events", "fence", "index", "position", "scanned", "skipped", "values")
-
-    def __init__(self) -> None:
-        self.events: RangeMap[_Waiting] = RangeMap()
-        self.fence: Fence | None = None
-        """What the first event waits for, whatever its stamp."""
-        self.skipped = RangeSet()
-        """Numbers up to the clock that were not shown."""
-        self.scanned = 0
-        """The head whose `index` and `values` are met up to `position`."""
-        self.index: tuple[int, ...] = ()
-        self.values: tuple[int, ...] = ()
-        self.position = 0
-
-    @property
-    def count(self) -> int:
-        """How many numbers wait."""
-        return sum(last - first + 1 for first, last, _ in self.events)
-
-    def begin(self, number: int, stamp: Timestamp) -> None:
-        """A new head."""
-        self.scanned = number
-        self.position = 0
-        self.index, self.values = stamp.index, stamp.values
-        if self.fence is not None:
-            index, values = self.fence
-            self.index, self.values = index + self.index, values + self.values
-
-    def skip(self, first: int, last: int) -> None:
-        self.skipped.add_range(first, last + 1)
-        if self.skipped.range_count > MAX_SKIPPED:
-            _, stop = next(iter(self.skipped))
-            self.skipped.trim_below(stop)
 
 
 class _Change:
@@ -182,9 +100,10 @@ class _Change:
 
 
 class OrderedSubscriber(Part):
-    """`threshold` is that of the servers' groups: 2 for total order, 1 for causal order and with `patience`.
+    """Puts the events of one ordered subscription in order.
 
-    The caller is subscribed in the event service to a topic before it asks for it here.
+    `threshold` is that of the servers' groups: 2 for total order, 1 for causal order and with `patience`. The caller
+    must subscribe to a topic in the event service before it joins it here.
     """
 
     name = "ordered-subscriber"
@@ -208,7 +127,7 @@ class OrderedSubscriber(Part):
         self._releases = releases
         self._ended = False
         if patience is not None and (threshold != 1 or patience.events < 1):
-            raise ValueError("patience needs groups of threshold 1, and room for one event at least")
+            raise ValueError("patience requires threshold 1 and room for at least one event")
         self.identity: Identity = (port.node, incarnation)
         self.clock = [NOT_SUBSCRIBED] * chain.topics
         self._chain = chain
@@ -219,57 +138,58 @@ class OrderedSubscriber(Part):
         self._max_buffered = max_buffered
         self._kept_since_look = 0
         self._on_silence = on_silence
-        self._queues: dict[int, _Queue] = {}
-        """Of the topics that are subscribed or under way."""
+        self._queues: dict[int, TopicQueue] = {}
+        """By topic, subscribed or pending."""
         self._under_way: dict[int, int] = {}
-        """Topic -> the number up to which events forced meanwhile have gone past it."""
+        """Pending topic -> the highest value that events forced meanwhile have passed."""
         self._waiting: dict[int, list[tuple[int, int]]] = {}
-        """Topic -> heap of (value, topic of a head that waits for it)."""
+        """Topic -> heap of (value, topic whose head waits for it)."""
         self._arrivals: deque[tuple[int, int, int, int]] = deque()
-        """With patience: (when it will be forced, topic, first and last number) of what waits, or did, the oldest
+        """With patience: (when it will be forced, topic, first and last number) of what waits or has waited, the oldest
         first."""
         self._expected = 0
-        """Numbers that wait, of topics that are not under way."""
+        """How many numbers wait on topics that are not pending."""
         self._version = version
-        """Of the last change. A later life counts from above all that those before it may have reached."""
+        """That of the last change. A restarted subscriber counts from above all versions that earlier runs may have
+        used."""
         self._resumed: Mapping[int, Resumed] = {}
-        """How far an earlier life came, until the servers have said that they still know it."""
+        """Where an earlier run stopped, until the servers have confirmed that they still know the subscriber."""
         self._wanted: set[int] = set()
-        """The topics after the last change asked for."""
+        """The topics after the last requested change."""
         self._topics: frozenset[int] = frozenset()
-        """The topics that the servers know of, or are being told of."""
+        """The topics that the servers know of, or that the current request tells them."""
         self._ever: set[int] = set()
-        """They and all that were among them before."""
+        """All that were ever in `_topics`."""
         self._changes: deque[_Change] = deque()
         self._current: tuple[_Change, ChangeSubscription, tuple[int, ...]] | None = None
-        """The change under way, its request, and the topics that were subscribed before."""
+        """The pending change, its request, and the topics that were subscribed before."""
 
     @property
     def buffered(self) -> int:
-        """How many events wait."""
+        """The number of waiting events."""
         return sum(queue.count for queue in self._queues.values())
 
     @property
     def settled(self) -> bool:
-        """No change of subscription is under way."""
+        """True if no change of subscription is pending."""
         return self._current is None
 
     @property
     def wanted(self) -> tuple[int, ...]:
-        """The topics after all changes asked for."""
+        """The topics after all requested changes."""
         return tuple(sorted(self._wanted))
 
     @property
     def lowest(self) -> int | None:
-        """The lowest of its topics; None while it has none, or they change."""
+        """The lowest of its topics; None without topics, or while they change."""
         return max(self._topics) if self._topics and self._current is None else None
 
     def start_of(self, topic: int) -> Resumed:
-        """Where a topic begins that has just been joined."""
+        """Return where a topic that has just been joined begins."""
         return Resumed(self.clock[topic], self._queues[topic].fence)
 
     def waits_for(self) -> tuple[int, int] | None:
-        """The topic and number of the event for want of which others wait; number 0: its own subscription."""
+        """Return the topic and number of the missing event; number 0: the subscription to the topic is pending."""
         for topic, queue in self._queues.items():
             if queue.events and (missing := self._first_missing(topic)) is not None:
                 return missing
@@ -296,26 +216,26 @@ class OrderedSubscriber(Part):
     # --- Changes of subscriptions
 
     def subscribe(self, *topics: int) -> None:
-        """The answer is `TopicsJoined`."""
+        """Join topics; `TopicsJoined` follows."""
         self.change(topics, ())
 
     def unsubscribe(self, *topics: int) -> None:
-        """At once for the application; the servers are told in the background."""
+        """Leave topics: at once for the application, in the background at the servers."""
         self.change((), topics)
 
     def resume(self, earlier: Resumption) -> None:
-        """Go on as the subscriber that an earlier life was, before anything else; the answer is `TopicsJoined`."""
+        """Continue as the subscriber of an earlier run; call it first. `TopicsJoined` follows."""
         self._ever |= {*earlier.ever}
         self._resumed = earlier.topics
         self.change(earlier.topics, ())
 
     def change(self, add: Iterable[int], remove: Iterable[int]) -> None:
-        """Join and leave topics in one step, after the changes asked for before."""
+        """Join and leave topics in one step, after all changes requested before."""
         adds, removes = tuple(sorted(set(add))), tuple(sorted(set(remove)))
         if not self._chain.knows(adds) or self._wanted & {*adds} or not self._wanted >= {*removes}:
-            raise ValueError(f"topics {adds} cannot be joined, or topics {removes} cannot be left")
+            raise ValueError(f"cannot join topics {adds} or cannot leave topics {removes}")
         if len(self._ever | self._wanted | {*adds}) > MAX_TOPICS or len(self._changes) >= MAX_CHANGES:
-            raise ValueError("too many topics, or changes under way")
+            raise ValueError(f"more than {MAX_TOPICS} topics, or more than {MAX_CHANGES} pending changes")
         self._wanted = (self._wanted | {*adds}) - {*removes}
         if adds or removes:
             for topic in removes:
@@ -325,22 +245,22 @@ class OrderedSubscriber(Part):
             self._start_next()
 
     def _drop(self, topic: int) -> None:
-        """Nothing of the topic is shown, or waited for, from now on."""
+        """Show nothing of the topic, and wait for nothing of it, from now on."""
         queue = self._queues.pop(topic, None)
         if queue is not None:
             self.clock[topic] = NOT_SUBSCRIBED
             if topic not in self._under_way:
                 self._expected -= queue.count
             self._release_all(queue)
-            self._look_again()
+            self._rescan()
 
     def drop_all(self) -> None:
-        """The subscriber is no more: nothing that waits, or comes, is shown."""
+        """End the subscriber: nothing that waits or arrives is shown."""
         self._ended = True
         for queue in self._queues.values():
             self._release_all(queue)
 
-    def _release_all(self, queue: _Queue) -> None:
+    def _release_all(self, queue: TopicQueue) -> None:
         events, queue.events = queue.events, RangeMap()
         for first, last, waiting in events:
             self._release_event(waiting.event, first, last)
@@ -356,7 +276,7 @@ class OrderedSubscriber(Part):
             self._drop(topic)
         before = tuple(sorted(self._queues))
         for topic in change.add:
-            self._queues[topic] = _Queue()
+            self._queues[topic] = TopicQueue()
             self._under_way[topic] = 0
             self.clock[topic] = UNDER_WAY
         self._topics = self._topics.difference(change.remove).union(change.add)
@@ -368,7 +288,7 @@ class OrderedSubscriber(Part):
         request = ChangeSubscription(self.identity, self._version, topics, ghosts, resumes)
         self._current = change, request, before
         self._repeats = 0
-        self._look_again()
+        self._rescan()
         self._send_request(request)
 
     def _send_request(self, request: ChangeSubscription) -> None:
@@ -377,7 +297,7 @@ class OrderedSubscriber(Part):
         self.port.set_timer((self.name, "repeat"), self.port.now + self._repeat_ns)
 
     def repeat(self, server: str) -> None:
-        """Another speaks for that server now."""
+        """Send the pending request again: another replica is active for that server."""
         if self._current is not None:
             request = self._current[1]
             if self._chain.server_of(max((*request.topics, *request.ghosts))) == server:
@@ -389,7 +309,7 @@ class OrderedSubscriber(Part):
         change, request, before = self._current
         walk = dict(zip(message.index, message.values, strict=False))
         if not walk.keys() >= {*request.topics}:
-            self.port.emit(Misbehaviour(sender, "it answers a change of subscription without its clocks"))
+            self.port.emit(Misbehaviour(sender, "its answer to a change of subscription lacks clocks"))
             return
         self._current = None
         self.port.cancel_timer((self.name, "repeat"))
@@ -405,7 +325,7 @@ class OrderedSubscriber(Part):
             self.port.emit(TopicsLeft(change.remove))
         for topic in change.add:
             self._release(topic)
-        self._look_again()
+        self._rescan()
         self._start_next()
 
     def _complete(
@@ -415,8 +335,8 @@ class OrderedSubscriber(Part):
         before: tuple[int, ...],
         resumed: Mapping[int, Resumed],
     ) -> None:
-        """The clocks of the new topics alone: events of the others are on their way. One that is resumed goes on where
-        its earlier life ended: all since then is on its way as well."""
+        """Set the clocks of the new topics only: events of the others are in flight. A resumed topic continues where
+        the earlier run stopped: everything since then is in flight as well."""
         for topic in change.add:
             queue = self._queues[topic]
             start = resumed.get(topic) or Resumed(walk[topic], self._fence(walk, before))
@@ -426,13 +346,13 @@ class OrderedSubscriber(Part):
                 queue.skip(number, number)
 
     def _fence(self, walk: dict[int, int], before: tuple[int, ...]) -> Fence | None:
-        """Rule 3."""
+        """Return the fence of rule 3, if it applies."""
         if not self._fences:
             return None
         return before, tuple([walk[topic] for topic in before])
 
     def _release(self, topic: int) -> None:
-        """The topic is no longer under way; what was forced meanwhile came before its turn."""
+        """End a topic's pending state; what forced events have passed meanwhile is late."""
         forced = self._under_way.pop(topic)
         queue = self._queues[topic]
         for first, last, waiting in queue.events.take(0, self.clock[topic]):
@@ -449,7 +369,7 @@ class OrderedSubscriber(Part):
     # --- Events
 
     def receive(self, stamp: Timestamp, event: object, count: int = 1) -> None:
-        """The service notifies of what has `count` numbers from the stamp's on."""
+        """Take a notification for the `count` numbers from the stamp's on."""
         topic, first, last = stamp.topic, stamp.number, stamp.number + count - 1
         queue = self._queues.get(topic)
         if queue is None or first < 1 or self._ended:
@@ -460,18 +380,18 @@ class OrderedSubscriber(Part):
             self._show_late(queue, stamp, event, first, min(last, clock))
             first = clock + 1
         elif clock != UNDER_WAY and first > clock + MAX_AHEAD:
-            self.port.emit(Misbehaviour(f"topic {topic}", f"an event has the number {first}, after {clock}"))
+            self.port.emit(Misbehaviour(f"topic {topic}", f"event {first} is too far ahead of {clock}"))
             self._release_event(event, first, last)
             return
         if first <= last:
-            self._keep(queue, _Waiting(stamp, event), first, last)
+            self._keep(queue, Waiting(stamp, event), first, last)
 
-    def _keep(self, queue: _Queue, waiting: _Waiting, first: int, last: int) -> None:
-        """What was not here before, and no-ops that wait are replaced by their events."""
+    def _keep(self, queue: TopicQueue, waiting: Waiting, first: int, last: int) -> None:
+        """Keep or show what is new. Events replace waiting no-ops of the same numbers."""
         topic = waiting.stamp.topic
         is_next = first == self.clock[topic] + 1
         is_head = is_next and not queue.events and topic not in self._under_way
-        if is_head:  # mostly, and it need not wait
+        if is_head:  # the common case, and mostly it need not wait
             queue.begin(first, waiting.stamp)
             if self._is_next(queue):
                 self._pass(topic, queue, first, last, waiting)
@@ -495,15 +415,15 @@ class OrderedSubscriber(Part):
             if not is_head:
                 self._settle((topic,))
         elif fresh and self._patience is None:
-            self._look_at_room(last - first + 1)
+            self._check_room(last - first + 1)
         if self._patience is not None:
             for begin, end in fresh:
                 for left_first, left_last, _ in queue.events.overlapping(begin, end):
                     self._expect(topic, left_first, left_last)
             self._make_room(topic)
 
-    def _look_at_room(self, count: int) -> None:
-        """Now and then: adding up costs as much as the topics."""
+    def _check_room(self, count: int) -> None:
+        """Check the buffer's size now and then: adding it up takes time proportional to the topics."""
         self._kept_since_look += count
         if self._kept_since_look >= LOOK_EVERY:
             self._kept_since_look = 0
@@ -511,11 +431,11 @@ class OrderedSubscriber(Part):
                 self.port.emit(OrderStalled(self.buffered))
 
     def receive_no_op(self, stamp: Timestamp, token: object = None, count: int = 1) -> None:
-        """The service notifies of no-ops: in their turn they are passed over."""
+        """Take no-ops; they are passed over when it is their turn."""
         self.receive(stamp, NO_OP if token is None else NoOp(token), count)
 
-    def _show_late(self, queue: _Queue, stamp: Timestamp, event: object, first: int, last: int) -> None:
-        """These numbers have been passed. What was skipped is shown now; the rest was shown, or is not ours."""
+    def _show_late(self, queue: TopicQueue, stamp: Timestamp, event: object, first: int, last: int) -> None:
+        """Show what was skipped of these passed numbers; release the rest: it was shown, or is not ours."""
         if isinstance(event, NoOp):
             self._release_event(event, first, last)
             return
@@ -530,15 +450,15 @@ class OrderedSubscriber(Part):
                 self._release_event(event, begin, stop - 1)
             start = stop
 
-    def _look_again(self) -> None:
-        """Clocks of topics came or went: nothing that was found out about heads holds any longer."""
+    def _rescan(self) -> None:
+        """Scan all heads anew: topics were added or removed, so earlier results are void."""
         self._waiting.clear()
         for queue in self._queues.values():
             queue.scanned = 0
         self._settle(self._queues)
 
     def _settle(self, topics: Iterable[int]) -> None:
-        """Show all that can be shown now that these topics may have news."""
+        """Show all that can be shown after these topics may have changed."""
         ready = deque(topics)
         while ready:
             topic = ready.popleft()
@@ -546,7 +466,7 @@ class OrderedSubscriber(Part):
                 ready.extend(self._woken(topic))
 
     def _advance(self, topic: int) -> bool:
-        """Show the heads of a topic as long as they are next; False if none was."""
+        """Show the heads of a topic while they are next; False if none was."""
         queue = self._queues[topic]
         first = number = self.clock[topic] + 1
         while (head := queue.events.first) is not None and head[0] == number:
@@ -559,8 +479,8 @@ class OrderedSubscriber(Part):
             number = head[1] + 1
         return number > first
 
-    def _is_next(self, queue: _Queue) -> bool:
-        """Scan on from where the head was stopped; `position` is then the entry that stops it."""
+    def _is_next(self, queue: TopicQueue) -> bool:
+        """Resume the scan of the head; on False, `position` is the entry that blocks it."""
         clock, index, values = self.clock, queue.index, queue.values
         for position in range(queue.position, len(index)):
             if clock[index[position]] < values[position]:
@@ -568,31 +488,31 @@ class OrderedSubscriber(Part):
                 return False
         return True
 
-    def _block(self, topic: int, queue: _Queue) -> None:
-        """The head waits for the entry that stops it."""
+    def _block(self, topic: int, queue: TopicQueue) -> None:
+        """Register the head on the entry that blocks it."""
         waits_for, value = queue.index[queue.position], queue.values[queue.position]
         heappush(self._waiting.setdefault(waits_for, []), (value, topic))
 
     def _woken(self, topic: int) -> list[int]:
-        """The topics whose heads waited for a value that the topic's clock has reached."""
+        """Return the topics whose heads waited for a value that the topic's clock has reached."""
         heap = self._waiting.get(topic)
         woken: list[int] = []
         while heap and heap[0][0] <= self.clock[topic]:
             woken.append(heappop(heap)[1])
         return woken
 
-    def _show(self, topic: int, queue: _Queue, first: int, last: int, waiting: _Waiting) -> None:
+    def _show(self, topic: int, queue: TopicQueue, first: int, last: int, waiting: Waiting) -> None:
         queue.events.take(first, last)
         self._expected -= last - first + 1
         self._pass(topic, queue, first, last, waiting)
 
-    def _pass(self, topic: int, queue: _Queue, first: int, last: int, waiting: _Waiting) -> None:
-        """Their turn has come."""
+    def _pass(self, topic: int, queue: TopicQueue, first: int, last: int, waiting: Waiting) -> None:
+        """Advance the clock past these numbers: it is their turn."""
         stamp, event, count = waiting.stamp.at(first), waiting.event, last - first + 1
         queue.fence = None
         self.clock[topic] = last
         if isinstance(event, NoOp):
-            queue.skip(first, last)  # their events may come yet
+            queue.skip(first, last)  # their events may still arrive
             if event.token is not None:
                 self._releases.pass_over(stamp, event.token, count)
         else:
@@ -601,8 +521,8 @@ class OrderedSubscriber(Part):
     # --- Services that lose events
 
     def _expect(self, topic: int, first: int, last: int) -> None:
-        """These wait, and not for ever."""
-        if self._patience is None or topic in self._under_way:  # whether it is ours is not known yet
+        """Limit how long these numbers wait."""
+        if self._patience is None or topic in self._under_way:  # not known yet whether they are ours
             return
         at = self.port.now + self._patience.limit_ns
         if not self._arrivals:
@@ -610,7 +530,7 @@ class OrderedSubscriber(Part):
         self._arrivals.append((at, topic, first, last))
 
     def _make_room(self, topic: int) -> None:
-        """If there is no room for all that wait, the oldest do not any longer."""
+        """Force the oldest events until the rest fits; for a pending topic, drop them."""
         if self._patience is None:
             return
         if topic in self._under_way:
@@ -624,7 +544,7 @@ class OrderedSubscriber(Part):
             self._force(*oldest)
 
     def _oldest(self) -> tuple[int, int] | None:
-        """The topic and number of what waits longest."""
+        """Return the topic and number of what has waited longest."""
         while self._arrivals:
             _, topic, first, last = self._arrivals[0]
             queue = self._queues.get(topic)
@@ -635,7 +555,7 @@ class OrderedSubscriber(Part):
         return None
 
     def _force(self, topic: int, number: int) -> None:
-        """Show the event, after what is here of all that precedes it; what is not here is skipped."""
+        """Show the event after all that precedes it and is here; skip what is missing."""
         moved: dict[int, None] = {}
         stack = [(topic, number)]
         while stack:
@@ -660,7 +580,7 @@ class OrderedSubscriber(Part):
         self._settle(dict.fromkeys((*moved, *woken)))
 
     def _unmet(self, stamp: Timestamp, stack: list[tuple[int, int]]) -> tuple[int, int] | None:
-        """The first entry that must be reached before; what is asked for already (by false stamps) is not again."""
+        """Return the first entry to reach before, unless it is on the stack (false stamps could make a cycle)."""
         for rank, value in zip(stamp.index, stamp.values, strict=True):
             if self.clock[rank] >= value:
                 continue
@@ -671,7 +591,7 @@ class OrderedSubscriber(Part):
         return None
 
     def _skip_to(self, topic: int, number: int) -> None:
-        """The clock goes to `number` at least; what it passes was not shown."""
+        """Raise the clock to at least `number`; what it passes counts as skipped."""
         if number > self.clock[topic]:
             self._queues[topic].skip(self.clock[topic] + 1, number)
             self.clock[topic] = number

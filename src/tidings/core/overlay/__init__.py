@@ -1,6 +1,6 @@
-"""The network of brokers in its modes: `best_effort`, `guaranteed` (paper partitions), `epidemic` (papers epidemic
-and polarized). What modes share is here: interests are forwarded (`forwarding`), matched (`matching`) and
-routed (`routing`).
+"""The network of brokers in its three modes: `best_effort`, `guaranteed` (paper partitions) and `epidemic` (papers
+epidemic and polarized). The modules here are what modes share. `make_broker` (`brokers`) makes a broker of any mode.
 
-docs/internals/messages.md explains how interests travel.
+Read `matching` and `routing` (who wants an event), `links` and `forwarding` (how interests travel), `edge` (clients),
+and `labels` (places in the tree). docs/internals/messages.md explains how interests travel.
 """

@@ -1,4 +1,4 @@
-"""What a broker is told about its network, and the one place that makes the broker of each mode."""
+"""The description of a broker, and the one factory for the brokers of all modes."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ AnyBroker = Broker | GuaranteedBroker | EpidemicBroker
 
 @dataclass(frozen=True, slots=True)
 class BrokerSpec:
-    """One broker of a network. What its mode does not use is ignored."""
+    """Describes one broker of a network. Fields that its mode does not use are ignored."""
 
     mode: BrokerMode = BEST_EFFORT
     neighbours: Mapping[str, str] = field(default_factory=dict)
-    """The brokers beside it, in mode guaranteed all within delta + 1 links, and where each listens (may be empty)."""
+    """Name -> address (may be empty) of the adjacent brokers; in mode guaranteed, of all within delta + 1 links."""
     label: Label | None = None
-    """None: it goes on as the broker that its disk knows, or asks its neighbours."""
+    """None: the broker uses the label on its disk, or asks its neighbours for one."""
     labels: Mapping[str, Label] = field(default_factory=dict)
-    """Guaranteed: of each of the neighbours."""
+    """Guaranteed: the label of each neighbour."""
     delta: int = 0
     window: int = DEFAULT_WINDOW
     limits: SpillLimits | None = None
@@ -46,7 +46,7 @@ def make_broker(
     matcher: Matcher | None = None,
     address: str = "",
 ) -> AnyBroker:
-    """One life of the broker. `open_store` is called in mode guaranteed alone; `address` is where it listens itself."""
+    """Make one incarnation of the broker. Only mode guaranteed calls `open_store`; `address` is where it listens."""
     if spec.mode == GUARANTEED:
         return GuaranteedBroker(
             port,

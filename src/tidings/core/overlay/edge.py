@@ -1,4 +1,4 @@
-"""A broker's clients: their subscriptions, from request to acceptance to cancellation."""
+"""A broker's clients and their subscriptions, from request to acceptance to cancellation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tidings.core.overlay.routing import RoutingTable
 
 MAX_SUBSCRIPTIONS_PER_CLIENT = 100_000
 LONG_FILTER = 2_000
-"""From so many characters on, the canonical form of a filter may be beyond the limits of a filter."""
+"""A canonical form longer than this may exceed the limits of a filter, and is checked."""
 AVAILABLE_ORDERS = (Order.NONE, Order.FIFO)
 
 
@@ -44,7 +44,7 @@ class Edge(Part, ForwardingListener):
         forwarding: Forwarding,
         describe: Callable[[], dict[str, object]],
     ) -> None:
-        """`describe` gives what this broker says of itself."""
+        """`describe` returns the broker's status."""
         super().__init__(port)
         self.clients: dict[str, dict[str, Interest]] = {}
         self._neighbours = frozenset(neighbours)
@@ -60,7 +60,7 @@ class Edge(Part, ForwardingListener):
 
     def on_subscribe(self, sender: str, message: Subscribe) -> None:
         if sender in self._neighbours:
-            self.port.emit(Misbehaviour(sender, "a broker subscribed as if it were a client"))
+            self.port.emit(Misbehaviour(sender, "is a neighbouring broker, but subscribed like a client"))
             return
         subscriptions = self.clients.setdefault(sender, {})
         try:
@@ -86,7 +86,7 @@ class Edge(Part, ForwardingListener):
         self.port.send(sender, Status(msgspec.json.encode(self._describe()).decode()))
 
     def on_link_down(self, peer: str) -> None:
-        """Best effort: a client that is gone is forgotten; it subscribes again when it is back."""
+        """Forget a client that disconnects; it subscribes again when it returns."""
         for subscription, interest in self.clients.pop(peer, {}).items():
             self._drop(peer, subscription, interest)
 
@@ -95,7 +95,7 @@ class Edge(Part, ForwardingListener):
         headers = self._table.has_headers(sender, message.subscription)
         interest = check_subscription(message, held, headers=headers)
         if held is None and len(subscriptions) >= MAX_SUBSCRIPTIONS_PER_CLIENT:
-            raise ValueError(f"a client has at most {MAX_SUBSCRIPTIONS_PER_CLIENT} subscriptions")
+            raise ValueError(f"a client may have at most {MAX_SUBSCRIPTIONS_PER_CLIENT} subscriptions")
         return interest
 
     def _drop(self, client: str, subscription: str, interest: Interest) -> None:
@@ -111,7 +111,7 @@ class Edge(Part, ForwardingListener):
 
 
 def _check_readable(canonical: str) -> None:
-    """Brokers tell each other the filter in this form, and read it after a restart: it must be within the limits."""
+    """Raise ValueError if other brokers, or this one after a restart, could not read the filter in this form."""
     try:
         make_interest((), canonical)
     except FilterError as error:
@@ -119,7 +119,7 @@ def _check_readable(canonical: str) -> None:
 
 
 def check_subscription(message: Subscribe, held: Interest | None, *, headers: bool = False) -> Interest:
-    """What is asked for; FilterError, TopicError or ValueError if it cannot be, or is `held` otherwise."""
+    """Return the requested interest. Raise FilterError, TopicError or ValueError if it is invalid or not as `held`."""
     interest = make_interest(message.topics, message.filter)
     if message.order not in AVAILABLE_ORDERS:
         raise ValueError(
@@ -130,7 +130,9 @@ def check_subscription(message: Subscribe, held: Interest | None, *, headers: bo
     if interest.sql is not None and len(interest.sql) > LONG_FILTER:
         _check_readable(interest.sql)
     if held is not None and held != interest:
-        raise ValueError(f"subscription {message.subscription!r} exists with another filter or topics")
+        raise ValueError(
+            f"subscription {message.subscription!r} already exists with a different filter or topics"
+        )
     if held is not None and headers != message.headers:
-        raise ValueError(f"subscription {message.subscription!r} exists with headers={headers}")
+        raise ValueError(f"subscription {message.subscription!r} already exists with headers={headers}")
     return interest

@@ -1,13 +1,13 @@
 """Content-based subscription forwarding on an unrooted tree (epidemic, section 2.1).
 
-An interest is forwarded to every neighbour but the one it came from, once per direction however many
+An interest is forwarded to every neighbour except the one it came from: once per direction however many
 subscriptions share it, and not at all where a wider interest already went that way. Publications follow the
 interests back. A broker reports an interest `Settled` to the neighbour that sent it once all its other
 neighbours have reported the same, so a subscription is accepted when the whole tree routes towards it.
 
-A broker that restarts takes a new incarnation. Its neighbours send it their interests anew and keep routing by its old
-ones until it has sent its own table again, which it does, to each, once it has the tables of all others: what they have
-is most of its own. On a tree nobody waits in a gossip_partners.
+A broker that restarts takes a new incarnation. Its neighbours resend their interests and keep routing by its old ones
+until it has resent its own table. It does that, for each neighbour, once it has the tables of all the others, because
+they make up most of its own. A tree has no cycles, so brokers cannot wait for each other for ever.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from tidings.core.overlay.messages import (
 from tidings.core.overlay.routing import RoutingTable
 
 ABSENT_AFTER_NS = 3_000_000_000
-"""A neighbour that has not answered this long after our start is not waited for."""
+"""We stop waiting for a neighbour that has not answered this long after our start."""
 
 
 class ForwardingListener:
-    """What parts above the forwarding hear of it."""
+    """Callbacks for the parts above the forwarding."""
 
     def settled(self, interest: Interest) -> None:
-        """An interest of local subscriptions is settled everywhere."""
+        """The whole tree now routes this interest of local subscriptions."""
 
 
 class SettledNumbers:
-    """What neighbours say with 'settled' of how far origins have counted; nothing, but in epidemic mode."""
+    """The origins' counters that neighbours attach to `Settled`. Empty except in epidemic mode."""
 
     def numbers_of(self, interest: Interest) -> Numbers:
         return ()
@@ -66,7 +66,7 @@ class Forwarding(Part):
         absent_after_ns: int = ABSENT_AFTER_NS,
         longest_retry_ns: int = LAST_RETRY_NS,
     ) -> None:
-        """Without `covering` every broker learns of every interest. Where links lose, more patience is needed."""
+        """Without `covering` every broker learns of every interest. Lossy links need a longer `absent_after_ns`."""
         super().__init__(port)
         self._absent_after_ns = absent_after_ns
         self._longest_retry_ns = longest_retry_ns
@@ -76,19 +76,19 @@ class Forwarding(Part):
         self._numbers = numbers
         self._waiting: dict[Interest, None] = {}
         self.listeners: list[ForwardingListener] = []
-        """Told in their order."""
+        """Called in this order."""
 
-    # --- What the edge asks for
+    # --- Called by the edge
 
     def interest_gained(self, interest: Interest) -> None:
-        """A local subscription has this interest; `settled` follows, at once or later."""
+        """A local subscription now has this interest. `settled` follows, at once or later."""
         self._waiting[interest] = None
         self._reconcile(interest, None)
         self._check_settled(interest)
         self._flush_all()
 
     def interest_lost(self, interest: Interest) -> None:
-        """A local subscription with this interest is gone; others may have it still."""
+        """A local subscription with this interest ended. Others may still have it."""
         if not self._table.subscriptions(interest):
             self._waiting.pop(interest, None)
         self._reconcile(interest, None)
@@ -117,10 +117,10 @@ class Forwarding(Part):
     def on_link_open(self, sender: str, message: LinkOpen) -> None:
         link = self.links.get(sender)
         if link is None:
-            self.port.emit(Misbehaviour(sender, "it is not a neighbour and opened a link"))
+            self.port.emit(Misbehaviour(sender, "opened a link, but is not a neighbour"))
             return
         if message.incarnation < link.heard:
-            return  # from an earlier life of the neighbour, late
+            return  # delayed, from an earlier incarnation of the neighbour
         if message.incarnation > link.heard:
             link.restart(message.incarnation)
             self._send_table(link)
@@ -164,7 +164,7 @@ class Forwarding(Part):
     def on_changes(self, sender: str, message: Changes) -> None:
         link = self.links.get(sender)
         if link is None:
-            self.port.emit(Misbehaviour(sender, "it is not a neighbour and sent interests"))
+            self.port.emit(Misbehaviour(sender, "sent interests, but is not a neighbour"))
             return
         if message.to_incarnation != self.incarnation or message.incarnation != link.heard:
             self.port.send(sender, LinkOpen(self.incarnation, link.heard, True))
@@ -218,7 +218,7 @@ class Forwarding(Part):
         delay_ns = retry_delay_ns(link.stream.attempt, self._longest_retry_ns)
         self.port.set_timer((self.name, "repeat", link.peer), self.port.now + delay_ns)
 
-    # --- What a neighbour said
+    # --- Changes from a neighbour
 
     def _apply(self, link: NeighbourLink, change: object) -> None:
         if isinstance(change, AddInterest):
@@ -240,24 +240,24 @@ class Forwarding(Part):
         link.stale.pop(key, None)
         interest = link.received.get(key)
         if interest is None:
-            interest = link.received[key] = self._understand(link, change)
+            interest = link.received[key] = self._readable_interest(link, change)
             link.keys.setdefault(interest, {})[key] = None
             self._table.add_neighbour(interest, link.peer)
             self._reconcile(interest, link)
         link.owed.setdefault(interest, {})[key] = change.serial
         self._check_settled(interest)
 
-    def _understand(self, link: NeighbourLink, change: AddInterest) -> Interest:
-        """The interest; one that this version cannot read is widened, so that nothing is withheld."""
+    def _readable_interest(self, link: NeighbourLink, change: AddInterest) -> Interest:
+        """Return the interest. Widen one that this version cannot read, so that no event is withheld."""
         try:
             return make_interest(change.topics, change.filter)
         except FilterError as error:
             self.port.emit(
-                Misbehaviour(link.peer, f"its filter cannot be read here, all of its topics go: {error}")
+                Misbehaviour(link.peer, f"cannot read its filter, so sending it all of its topics: {error}")
             )
         except TopicError as error:
             self.port.emit(
-                Misbehaviour(link.peer, f"its topics cannot be read here, everything goes: {error}")
+                Misbehaviour(link.peer, f"cannot read its topics, so sending it everything: {error}")
             )
             return make_interest((), None)
         return make_interest(change.topics, None)
@@ -287,7 +287,7 @@ class Forwarding(Part):
     def _reconcile(self, interest: Interest, source: NeighbourLink | None) -> None:
         for link in self.links.values():
             if link is source or link.heard == 0:
-                continue  # a neighbour that we have not heard of gets the table when we do
+                continue  # a neighbour that has not answered yet gets the whole table when it does
             wanted = self._table.wanted_by_others(interest, link.peer)
             if wanted and not link.forwards(interest):
                 link.forward(interest)
@@ -296,7 +296,7 @@ class Forwarding(Part):
                     self._check_settled(dependant)
 
     def _check_settled(self, interest: Interest) -> None:
-        """Tell those who wait for it that all but they themselves route the interest, if that is so."""
+        """Report the interest as settled to whoever waits for it, if everybody except them routes it."""
         unsettled: NeighbourLink | None = None
         for link in self.links.values():
             if not link.is_settled(interest):

@@ -1,9 +1,9 @@
-"""Geometry of the primary tree from the brokers' labels alone (Dewey paths, fixed when a broker joins).
+"""Geometry of the primary tree, computed from the brokers' labels alone (Dewey paths, fixed when a broker joins).
 
-With labels, 'who is on the path', 'who is next' and 'who is beyond' need neither tables nor messages: the paper
-(partitions, section III) speaks of primary paths P(A, B), and every broker computes them for any two labels.
+Labels answer 'who is on the path', 'who is next' and 'who is beyond' without tables or messages: every broker can
+compute the primary path P(A, B) of the paper (partitions, section III) for any two labels.
 
-All functions but `parse_label` take labels of one tree, that is tuples that begin with the root's 0, on trust.
+Except for `parse_label`, functions assume labels of one tree: tuples that begin with the root's 0.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAX_TEXT = 1 + (MAX_LABEL_ITEMS - 1) * (1 + len(str(MAX_LABEL_ITEM)))
 
 
 def parse_label(text: str) -> Label:
-    """The label written as `0.1.2`. Only what `label_text` writes is accepted, so equal labels have equal texts."""
+    """Parse a label such as `0.1.2`. Only what `label_text` writes is accepted, so equal labels have equal texts."""
     if len(text) > _MAX_TEXT or text.count(".") >= MAX_LABEL_ITEMS:
         raise ValueError(f"a label has at most {MAX_LABEL_ITEMS} numbers")
     if not _LABEL.fullmatch(text):
@@ -39,12 +39,12 @@ def label_text(label: Label) -> str:
 
 
 def distance(a: Label, b: Label) -> int:
-    """How many links the path from `a` to `b` has."""
+    """Return the number of links on the path from `a` to `b`."""
     return len(a) + len(b) - 2 * _common(a, b)
 
 
 def path(a: Label, b: Label) -> tuple[Label, ...]:
-    """The brokers from `a` to `b`, both included."""
+    """Return the brokers from `a` to `b`, both included."""
     common = _common(a, b)
     up = [a[:size] for size in range(len(a), common, -1)]
     down = [b[:size] for size in range(common, len(b) + 1)]
@@ -52,7 +52,7 @@ def path(a: Label, b: Label) -> tuple[Label, ...]:
 
 
 def step(a: Label, b: Label) -> Label:
-    """The neighbour of `a` on the path to `b`."""
+    """Return the neighbour of `a` on the path to `b`."""
     size = len(a)
     if b[:size] != a:
         return a[:-1]
@@ -68,7 +68,7 @@ def on_path(x: Label, a: Label, b: Label) -> bool:
         return b[:size] == x  # above b but not above a: on the way down to b
     if b[:size] != x:
         return True  # above a but not above b: on the way up from a
-    # Above both: on the path only where the two part.
+    # Above both: on the path only where the two branch off.
     return len(a) == size or len(b) == size or a[size] != b[size]
 
 
@@ -78,11 +78,11 @@ def beyond(x: Label, b: Label, a: Label) -> bool:
 
 
 def _common(a: Label, b: Label) -> int:
-    """How many items `a` and `b` begin with in common."""
+    """Return the length of the common prefix of `a` and `b`."""
     if len(a) > len(b):
         a, b = b, a
     size = len(a)
-    if b[:size] == a:  # one above the other: no need to look at the items one by one
+    if b[:size] == a:  # a fast path: one is above the other
         return size
     for position in range(size):
         if a[position] != b[position]:

@@ -1,8 +1,8 @@
 """What a broker keeps per neighbour to forward interests: a reliable stream of changes over any link.
 
-One batch of changes is on its way at a time. It carries both incarnations and a number and is repeated until
-it is taken, so the link may lose, repeat and reorder. Changes that have not left yet cancel out, so the
-backlog towards a neighbour that is away is bounded by the table, not by time.
+One batch of changes is in flight at a time. It carries both incarnations and a number and is resent until it is
+acknowledged, so the link may lose, duplicate and reorder. Changes that have not left yet cancel out, so the backlog
+for an absent neighbour is bounded by the table, not by time.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ LAST_RETRY_NS = 8_000_000_000
 
 
 def retry_delay_ns(attempt: int, longest_ns: int = LAST_RETRY_NS) -> int:
-    """The wait before repetition number `attempt` (from 0): doubling, bounded."""
+    """Return the delay before retry number `attempt` (from 0). It doubles up to `longest_ns`."""
     return min(FIRST_RETRY_NS << min(attempt, 8), longest_ns)
 
 
 class ChangeStream:
-    """The changes for one neighbour, in order, each until it is taken."""
+    """The changes for one neighbour, in order, each kept until it is acknowledged."""
 
     def __init__(self) -> None:
         self._pending: dict[tuple[str, bytes], Change] = {}
@@ -63,7 +63,7 @@ class ChangeStream:
         self._pending["table", b""] = TableSent()
 
     def next_batch(self) -> tuple[Change, ...] | None:
-        """The batch to send now: a new one if the last was taken. None if there is nothing to say."""
+        """Start the next batch and return it; None while one is in flight, or if there are no changes."""
         if self.in_flight is None and self._pending:
             self.number += 1
             self.in_flight = self._cut()
@@ -72,7 +72,7 @@ class ChangeStream:
         return None
 
     def taken(self, number: int) -> bool:
-        """The neighbour took the batch of that number; True if it was the one in flight."""
+        """The neighbour acknowledged the batch of that number. Return True if it was the one in flight."""
         if self.in_flight is None or number != self.number:
             return False
         self.in_flight = None
@@ -100,24 +100,24 @@ def _size(change: Change) -> int:
 
 
 class NeighbourLink:
-    """One neighbour: what we know of it, what we sent it, what it sent us."""
+    """One neighbour: its state, what we sent it, and what it sent us."""
 
     def __init__(self, peer: str, *, covering: bool = True) -> None:
         self.peer = peer
         self._covering = covering
         self.present = True
-        """False once the driver said that it is gone, or it never answered: nobody waits for it then."""
+        """False once the driver reports that it is gone, or if it never answered: nobody waits for it then."""
         self.heard = 0
         self.taken = 0
         self.stream = ChangeStream()
         self.open_attempt = 0
         self.has_table = False
-        """The peer has sent all that it has, in its present life."""
+        """The peer has sent its whole table in its present incarnation."""
         self.owes_table = False
-        """We have not told it that we have."""
+        """We have not yet told the peer that our table is complete."""
 
         self.sent: dict[Interest, int] = {}
-        """With the serial of each: a Settled for an earlier addition of the same interest is void."""
+        """Interest -> serial. A Settled for an earlier addition of the same interest does not count."""
         self.serial = 0
         self.by_key: dict[bytes, Interest] = {}
         self.covers = CoverIndex()
@@ -126,14 +126,14 @@ class NeighbourLink:
         self.settled: dict[Interest, None] = {}
 
         self.received: dict[bytes, Interest] = {}
-        """The peer's interests by the keys it uses. Two keys may mean one interest here (`keys`)."""
+        """The peer's interests by the peer's keys. Two keys may mean one interest here (`keys`)."""
         self.keys: dict[Interest, dict[bytes, None]] = {}
         self.stale: dict[bytes, None] = {}
         self.owed: dict[Interest, dict[bytes, int]] = {}
-        """Interests that the peer has not been told are settled, with its keys and serials for them."""
+        """Interests that we have not reported to the peer as settled, with its keys and serials for them."""
 
     def restart(self, incarnation: int) -> None:
-        """The peer began a new life: it knows nothing of us, and what it told us waits to be told again."""
+        """The peer restarted: it knows nothing of us, and what it sent us is stale until it sends it again."""
         self.heard = incarnation
         self.taken = 0
         self.has_table = self.owes_table = False
@@ -148,7 +148,7 @@ class NeighbourLink:
         self.stale = dict.fromkeys(self.received)
 
     def forward(self, interest: Interest) -> None:
-        """Make the peer send us what matches: nothing to do if it does so already for a wider interest."""
+        """Make the peer send us what matches. Nothing to do if it already does so for a wider interest."""
         cover = self.covers.find(interest) if self._covering else None
         if cover is not None:
             self.covered[interest] = cover
@@ -162,9 +162,9 @@ class NeighbourLink:
         self.stream.add(interest, self.serial)
 
     def withdraw(self, interest: Interest) -> tuple[Interest, ...]:
-        """The converse. What the interest covered goes out before it is taken back, so that no event slips.
+        """Undo `forward`. Interests that this one covered are sent before it is removed, so that no event is missed.
 
-        Returns what it covered: another interest that covers it may be settled already.
+        Return what it covered: another interest that covers it may be settled already.
         """
         cover = self.covered.pop(interest, None)
         if cover is not None:
@@ -185,7 +185,7 @@ class NeighbourLink:
         return interest in self.sent or interest in self.covered
 
     def is_settled(self, interest: Interest) -> bool:
-        """True if everything behind the peer routes the interest towards us, or the peer is away."""
+        """Return True if everything behind the peer routes the interest towards us, or the peer is absent."""
         return not self.present or self.covered.get(interest, interest) in self.settled
 
 

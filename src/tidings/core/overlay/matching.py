@@ -1,8 +1,8 @@
-"""Which interests a publication matches, found once per publication and process.
+"""Finds the interests that a publication matches, once per publication and process.
 
-Every broker of a process shares one `Matcher`: a live broker process has one broker, the simulator and the
-embedded network have many. The interests that match travel with the publication object as a `Selection`, so
-a broker on the way only looks up where that selection goes.
+All brokers of a process share one `Matcher`: a live broker process has one broker, the simulator and the embedded
+network have many. The matching interests stay with the publication object as a `Selection`, so a broker on the way
+only looks up where that selection goes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_SELECTIONS = 65_536
 
 
 class Selection:
-    """A set of interests that some publications match; compared by identity, so brokers can cache routes by it."""
+    """A set of interests that some publications match. Compared by identity, so brokers can cache routes by it."""
 
     __slots__ = ("interests",)
 
@@ -29,7 +29,7 @@ class Selection:
 
 
 class _FilterAsks(Exception):  # noqa: N818 - nothing is wrong
-    """The topic alone does not say who wants its events."""
+    """Some filter must be evaluated: the topic alone does not decide."""
 
 
 def _not_by_topic() -> Mapping[str, Scalar]:
@@ -44,13 +44,13 @@ class Matcher:
         self._selections: dict[tuple[Interest, ...], Selection] = {}
         self._by_topic: dict[str, tuple[tuple[Interest, ...], Selection]] = {}
         self.token = object()
-        """Replaced on every change: the selection that a publication remembers with another token is void."""
+        """Replaced on every change, which invalidates the selections that publications remember."""
 
     def __len__(self) -> int:
         return len(self._held)
 
     def hold(self, interest: Interest) -> Interest:
-        """The one object for this interest; each `hold` needs a `release`."""
+        """Return the one object for this interest. Each `hold` needs a `release`."""
         held = self._held.get(interest)
         if held is None:
             held = self._held[interest] = interest
@@ -68,7 +68,7 @@ class Matcher:
             self._forget()
 
     def select(self, publication: Publication) -> Selection:
-        """The selection of a publication; WireError if its attributes are needed and do not decode."""
+        """Return the selection of a publication. Raise WireError if its attributes are needed and do not decode."""
         if publication.selection_token is not self.token:
             publication.selection = self._select(publication.topic, publication.attributes)
             publication.selection_token = self.token
@@ -76,9 +76,9 @@ class Matcher:
         return selection
 
     def parts(self, stretch: Stretch, complain: Callable[[WireError], None]) -> list[Stretch]:
-        """Publications in stretches of one selection each, which they remember.
+        """Cut publications into stretches of one selection each, which they remember.
 
-        One whose attributes are needed and do not decode is left out, and `complain` told.
+        A publication whose attributes are needed and do not decode is dropped and reported to `complain`.
         """
         if isinstance(stretch, Run):
             return self.cut(stretch, complain)
@@ -90,9 +90,9 @@ class Matcher:
         return [stretch]
 
     def cut(self, run: Run, complain: Callable[[WireError], None]) -> list[Stretch]:
-        """The run in stretches of one selection each, which they remember.
+        """Cut the run into stretches of one selection each, which they remember.
 
-        An event whose attributes are needed and do not decode is left out, and `complain` told.
+        An event whose attributes are needed and do not decode is dropped and reported to `complain`.
         """
         if run.selection_token is self.token:
             return [run]
@@ -118,7 +118,7 @@ class Matcher:
                 last = sequence
             if held is not None:
                 stretches.append(self._remember(run.cut(first, last), held))
-        except WireError as error:  # the run is not what it says
+        except WireError as error:  # the run's body does not match its header
             complain(error)
         return stretches
 
@@ -141,7 +141,9 @@ class Matcher:
     def _select(self, topic: str, attributes: Callable[[], Mapping[str, Scalar]]) -> Selection:
         interests = self._index.match(topic, attributes)
         known = self._by_topic.get(topic)
-        if known is not None and known[0] is interests:  # no filter was asked: the index repeats itself
+        if (
+            known is not None and known[0] is interests
+        ):  # no filter was evaluated: the index returned its cached tuple
             return known[1]
         selection = self._selections.get(interests)
         if selection is None:
@@ -160,7 +162,7 @@ class Matcher:
 
 
 def selected(stretch: Stretch, interest: Interest) -> list[tuple[int, int]]:
-    """The sequences of what it selects, as ranges; none of what does not decode."""
+    """Return the sequences that the interest selects, as ranges; none if the stretch does not decode."""
     ranges: list[tuple[int, int]] = []
     try:
         for sequence, event in enumerate(look(stretch), stretch.first):

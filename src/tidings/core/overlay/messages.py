@@ -1,4 +1,4 @@
-"""What brokers tell each other of interests (core/overlay/forwarding.py)."""
+"""The messages with which brokers exchange interests (core/overlay/forwarding.py)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidings.core.messages import Key, PatternCount, Text, Topics, WireMessage
 
 
 class LinkOpen(WireMessage, frozen=True, gc=False, tag=10):
-    """'I live, in this incarnation, and know you in that one (0: not at all).'"""
+    """Gives the sender's incarnation, and in `heard` the receiver's as the sender knows it (0: not at all)."""
 
     incarnation: Counter
     heard: Counter
@@ -23,7 +23,7 @@ class AddInterest(WireMessage, frozen=True, gc=False, tag=11):
     topics: Topics
     filter: Text | None = None
     serial: Counter = 0
-    """Tells the additions of one interest apart: it may be removed and added again before it is settled."""
+    """Distinguishes the additions of one interest: it may be removed and added again before it is settled."""
 
 
 class RemoveInterest(WireMessage, frozen=True, gc=False, tag=12):
@@ -31,23 +31,23 @@ class RemoveInterest(WireMessage, frozen=True, gc=False, tag=12):
 
 
 class Settled(WireMessage, frozen=True, gc=False, tag=13):
-    """The interest that you sent with that serial is installed in the whole network behind me."""
+    """The interest that the receiver sent with that serial is installed in the whole network behind the sender."""
 
     key: Key
     serial: Counter = 0
     numbers: Annotated[tuple[PatternCount, ...], Meta(max_length=4096)] = ()
-    """Epidemic mode: how far origins behind me have counted the interest's patterns."""
+    """Epidemic mode: how far origins behind the sender have counted the interest's patterns."""
 
 
 class TableSent(WireMessage, frozen=True, gc=False, tag=14):
-    """What you had from me in an earlier life and I have not sent again is void."""
+    """Ends the sender's table: interests from its earlier incarnations that it has not resent are void."""
 
 
 Change = AddInterest | RemoveInterest | Settled | TableSent
 
 
 class Changes(WireMessage, frozen=True, gc=False, tag=15):
-    """A numbered batch of changes; one batch is on its way at a time, and is repeated until taken."""
+    """A numbered batch of changes. One batch is in flight at a time, and is resent until acknowledged."""
 
     incarnation: Counter
     to_incarnation: Counter

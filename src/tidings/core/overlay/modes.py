@@ -1,4 +1,4 @@
-"""The modes in which brokers run; everything that offers a mode offers these."""
+"""The modes in which brokers run. Everything that offers a choice of modes takes it from here."""
 
 from __future__ import annotations
 

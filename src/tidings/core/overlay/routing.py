@@ -1,4 +1,4 @@
-"""A broker's routing table: for each interest, the neighbours and the local subscriptions that have it."""
+"""A broker's routing table: the neighbours and local subscriptions that have each interest."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ MAX_CACHED_ROUTES = 4_096
 
 
 class Route(NamedTuple):
-    """Where the publications of one selection go from here."""
+    """Where this broker sends the publications of one selection."""
 
     hops: tuple[tuple[str, Send], ...]
     notices: tuple[tuple[Send, tuple[str, ...]], ...]
-    """(how to reach a client, its subscriptions that match); a client that gets the header is reached through
-    what leaves the body out."""
+    """(how to notify a client, its subscriptions that match). Where a client wants only headers, its `Send` drops the
+    body."""
 
 
 class RouteEntry:
@@ -36,13 +36,13 @@ class RouteEntry:
 
 
 class RoutingListener:
-    """What others hear of the table; each does nothing unless one says otherwise."""
+    """Callbacks for changes of the table. They do nothing by default."""
 
     def held_here(self, interest: Interest, held: bool) -> None:
-        """The interest came into the table, or left it."""
+        """The interest entered or left the table."""
 
     def held_by_clients(self, interest: Interest, held: bool) -> None:
-        """The first local subscription has the interest, or the last is gone."""
+        """The interest got its first local subscription, or lost its last."""
 
 
 class RoutingTable:
@@ -51,9 +51,9 @@ class RoutingTable:
         self._port = port
         self._entries: dict[Interest, RouteEntry] = {}
         self._headers: set[tuple[str, str]] = set()
-        """The local subscriptions that get headers."""
+        """The local subscriptions that want only headers."""
         self.routes: dict[Selection, Route] = {}
-        """Routes computed since the last change; `route` fills it."""
+        """The routes computed since the last change, cached by `route`."""
         self.listeners: list[RoutingListener] = []
 
     def __len__(self) -> int:
@@ -96,14 +96,14 @@ class RoutingTable:
         return (client, subscription) in self._headers
 
     def wanted_by_others(self, interest: Interest, neighbour: str) -> bool:
-        """True if the interest is held here for anybody but that neighbour."""
+        """Return True if anybody except that neighbour has the interest."""
         entry = self._entries.get(interest)
         if entry is None:
             return False
         return bool(entry.subscriptions) or any(other != neighbour for other in entry.neighbours)
 
     def neighbours(self, interest: Interest) -> tuple[str, ...]:
-        """Those behind whom somebody has the interest."""
+        """Return the neighbours that have the interest, for themselves or for somebody behind them."""
         entry = self._entries.get(interest)
         return () if entry is None else tuple(sorted(entry.neighbours))
 
@@ -112,7 +112,7 @@ class RoutingTable:
         return () if entry is None else tuple(entry.subscriptions)
 
     def route(self, selection: Selection) -> Route:
-        """The route of a selection, which is from now on in `routes`."""
+        """Compute the route of a selection and cache it in `routes`."""
         if len(self.routes) >= MAX_CACHED_ROUTES:
             self.routes.clear()
         route = self.routes[selection] = self._compute(selection)
@@ -136,14 +136,14 @@ class RoutingTable:
         )
 
     def _notifier(self, client: str, subscriptions: list[str]) -> Send:
-        """How to reach the client when these subscriptions match."""
+        """Return how to notify the client when these subscriptions match."""
         send = self._port.sender(client)
         if self._headers and all((client, name) in self._headers for name in subscriptions):
-            return _baring(send)
+            return _header_sender(send)
         return send
 
     def discard(self) -> None:
-        """Give every interest back to the matcher."""
+        """Release every interest to the matcher."""
         for interest in self._entries:
             self._matcher.release(interest)
         self._entries.clear()
@@ -166,8 +166,8 @@ class RoutingTable:
                 listener.held_here(interest, False)
 
 
-def _baring(send: Send) -> Send:
-    """Sends what is left of a notification where only the header is wanted."""
+def _header_sender(send: Send) -> Send:
+    """Wrap `send` to send only the headers of notifications."""
 
     def send_header(message: Message) -> None:
         assert isinstance(message, Notify)

@@ -1,4 +1,4 @@
-"""The highest number of each source, of the sources that were heard of last."""
+"""The highest number of each source, for the most recently active sources."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ Number = TypeVar("Number", int, tuple[int, int])
 
 
 class Highest(OrderedDict[Source, Number]):
-    """Beyond `most` sources the one that was silent longest is forgotten. The order is from the longest silent on.
+    """Keeps at most `most` sources and forgets the one that was silent longest. Iterates from the longest silent on.
 
-    An ordered dict, for the first entry of a dict is found behind all that were deleted before it.
+    An OrderedDict, because finding the first entry of a dict skips all entries deleted before it.
     """
 
     def __init__(self, most: int) -> None:
@@ -20,7 +20,7 @@ class Highest(OrderedDict[Source, Number]):
         self.most = most
 
     def raise_to(self, source: Source, number: Number) -> Number | None:
-        """What it was before; None: the source is new, or was forgotten."""
+        """Raise the source's number; return the previous one, or None if the source is new or was forgotten."""
         before = self.get(source)
         if before is None:
             self[source] = number

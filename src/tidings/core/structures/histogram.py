@@ -1,7 +1,6 @@
 """A histogram of non-negative integers in bounded memory: exact until it has too many distinct values.
 
-From then on values are rounded to about a thousandth. Count, mean and deviation stay exact, and so does the
-maximum.
+From then on it rounds values to about a thousandth. Count, mean, deviation and maximum stay exact.
 """
 
 from __future__ import annotations
@@ -13,12 +12,14 @@ SIGNIFICANT_BITS = 11
 
 
 def rounded(value: int) -> int:
-    """`value` with its eleven leading bits kept: less than 0.1 % too low."""
+    """Keep the eleven leading bits of `value`: the result is less than 0.1 % too low."""
     excess = value.bit_length() - SIGNIFICANT_BITS
     return value if excess <= 0 else value >> excess << excess
 
 
 class Histogram:
+    """Counts values; see the module for what it rounds."""
+
     def __init__(self, max_distinct: int = MAX_DISTINCT) -> None:
         self._max_distinct = max_distinct
         self._exact: dict[int, int] = {}
@@ -35,7 +36,7 @@ class Histogram:
             self._fold()
 
     def _fold(self) -> None:
-        """Round what has been counted; its sums are kept as they are."""
+        """Round the values counted so far, but keep their exact sums."""
         for value, count in self._exact.items():
             key = rounded(value)
             self._rounded[key] = self._rounded.get(key, 0) + count
@@ -44,7 +45,7 @@ class Histogram:
         self._exact = {}
 
     def _sums(self) -> tuple[int, int, int]:
-        """Count, total and total of the squares."""
+        """Return the count, the sum and the sum of squares."""
         count, total, squares = self._folded_count, self._folded_total, self._folded_squares
         for value, times in self._exact.items():
             count += times
@@ -67,12 +68,12 @@ class Histogram:
 
     @property
     def deviation(self) -> float:
-        """The standard deviation of the values themselves (not an estimate from a sample)."""
+        """The standard deviation of the whole population, not an estimate from a sample."""
         count, total, squares = self._sums()
         return sqrt(max(squares * count - total * total, 0)) / count if count else 0.0
 
     def quantile(self, share: float) -> int:
-        """The smallest value that at least `share` of all values do not exceed; 0 if there are none."""
+        """Return the smallest value that at least `share` of all values do not exceed; 0 if there are none."""
         counts = dict(self._rounded)
         for value, times in self._exact.items():
             counts[value] = counts.get(value, 0) + times

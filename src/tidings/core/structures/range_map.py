@@ -1,7 +1,7 @@
-"""Values by disjoint ranges of integers: who has which sequences, what was sent under which counts.
+"""Values by disjoint ranges of integers: who has which sequences, which counts were sent.
 
-Ranges are added at the end and taken from the front, mostly, and looked up by where they begin; all that is quick.
-Anything else costs a binary search, and taking from the middle moves what is behind.
+Most ranges are added at the end, taken from the front and looked up by their start; all that is fast. Anything else
+costs a binary search, and taking from the middle moves everything after it.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ COMPACT_FROM = 64
 
 
 class RangeMap(Generic[Value]):
-    """Ranges `first` to `last`, both included, none overlapping another."""
+    """Maps ranges from `first` to `last`, both included, to values. Ranges never overlap."""
 
     __slots__ = ("_head", "_ranges", "_starts")
 
     def __init__(self) -> None:
         self._starts: list[int] = []
-        """Ascending from `_head` on; what is before that is gone."""
+        """Ascending from `_head` on; entries before `_head` are removed ranges."""
         self._head = 0
         self._ranges: dict[int, tuple[int, Value]] = {}
         """First -> last, value."""
 
     def __len__(self) -> int:
-        """How many ranges there are."""
+        """Return the number of ranges."""
         return len(self._ranges)
 
     def __iter__(self) -> Iterator[Piece[Value]]:
-        """The ranges, ascending."""
+        """Iterate over the ranges, ascending."""
         return iter([(first, *self._ranges[first]) for first in self._starts[self._head :]])
 
     @property
     def first(self) -> Piece[Value] | None:
-        """The lowest range."""
+        """The lowest range; None if there is none."""
         if not self._ranges:
             return None
         first = self._starts[self._head]
         return (first, *self._ranges[first])
 
     def add(self, first: int, last: int, value: Value) -> None:
-        """A range that overlaps no other."""
+        """Add a range, which must not overlap another."""
         starts = self._starts
         if not self._ranges or first > starts[-1]:
             starts.append(first)
@@ -55,7 +55,7 @@ class RangeMap(Generic[Value]):
         self._ranges[first] = (last, value)
 
     def get(self, number: int) -> Value | None:
-        """The value of the range that has the number; None: none has it."""
+        """Return the value of the range that contains the number; None if no range does."""
         found = self._ranges.get(number)
         if found is None:
             place = self._place(number)
@@ -65,7 +65,7 @@ class RangeMap(Generic[Value]):
         return found[1]
 
     def overlapping(self, first: int, last: int) -> list[Piece[Value]]:
-        """What there is within `first` to `last`, ascending: parts of ranges, where they go beyond."""
+        """Return all ranges within `first` to `last`, ascending; ranges that extend beyond are clipped."""
         if last < first:
             return []
         found = self._ranges.get(first)
@@ -81,7 +81,7 @@ class RangeMap(Generic[Value]):
         return pieces
 
     def free(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Of `first` to `last`, what no range has, ascending."""
+        """Return the parts of `first` to `last` that no range contains, ascending."""
         if first <= last and (not self._ranges or self._ranges[self._starts[-1]][0] < first):
             return [(first, last)]
         found: list[tuple[int, int]] = []
@@ -95,7 +95,7 @@ class RangeMap(Generic[Value]):
         return found
 
     def take(self, first: int, last: int) -> list[Piece[Value]]:
-        """The same, and it is there no more; what is left of a range keeps its value."""
+        """Remove and return all ranges within `first` to `last`; the rest of a clipped range keeps its value."""
         found = self._ranges.get(first)
         if found is not None and found[0] == last:
             self._remove(first)
@@ -109,7 +109,7 @@ class RangeMap(Generic[Value]):
         return pieces
 
     def pop(self, first: int, last: int) -> Value | None:
-        """The value of just this range, which is there no more; None: there is no such range."""
+        """Remove exactly this range and return its value; None if there is no such range."""
         found = self._ranges.get(first)
         if found is None or found[0] != last:
             return None
@@ -117,7 +117,7 @@ class RangeMap(Generic[Value]):
         return found[1]
 
     def cut(self, at: int) -> None:
-        """No range goes across: what has both `at` and the number before it becomes two."""
+        """Split the range that contains both `at` and the number before it, if there is one."""
         place = self._place(at)
         if place == len(self._starts) or self._starts[place] >= at:
             return
@@ -128,7 +128,7 @@ class RangeMap(Generic[Value]):
         self._starts.insert(place + 1, at)
 
     def replace(self, first: int, value: Value) -> None:
-        """Of the range that begins there."""
+        """Replace the value of the range that starts at `first`."""
         self._ranges[first] = (self._ranges[first][0], value)
 
     def clear(self) -> None:
@@ -137,7 +137,7 @@ class RangeMap(Generic[Value]):
         self._head = 0
 
     def _place(self, number: int) -> int:
-        """Where the range is that has the number, or else the next one."""
+        """Return the index of the range that contains the number, or of the next one."""
         place = bisect_right(self._starts, number, lo=self._head) - 1
         if place >= self._head and self._ranges[self._starts[place]][0] >= number:
             return place

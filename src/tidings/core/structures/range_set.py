@@ -1,6 +1,6 @@
-"""A set of integers kept as sorted, disjoint, half-open ranges: received sequence numbers, acknowledged offsets.
+"""A set of integers stored as sorted, disjoint, half-open ranges: received sequences, acknowledged offsets.
 
-Sequence numbers arrive nearly in order, so a stream of a million numbers with three losses is four ranges.
+Sequences arrive nearly in order, so a stream of a million numbers with three losses is four ranges.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator
 
 
 class RangeSet:
-    """Integers as ranges `[start, stop)`, no two of them overlapping or touching.
+    """Stores integers as ranges `[start, stop)`, no two of which overlap or touch.
 
-    With `max_ranges`, an addition that would leave more ranges closes the lowest hole (its numbers count as
-    present from then on) until the limit holds again. The numbers so assumed are counted in `assumed`, and the
-    addition returns how many they were, so that a caller can report them as given up.
+    With `max_ranges`, an addition that exceeds the limit closes the lowest gaps until the limit holds again: their
+    numbers then count as present. `assumed` counts these numbers, and the addition returns how many it assumed, so that
+    the caller can report them as given up.
     """
 
     __slots__ = ("_max_ranges", "_starts", "_stops", "assumed")
@@ -30,15 +30,15 @@ class RangeSet:
             self.add_range(start, stop)
 
     def add(self, value: int) -> int:
-        """Add one integer; returns how many others were assumed present to respect `max_ranges`."""
+        """Add one integer; return how many others were assumed present (see `max_ranges`)."""
         stops = self._stops
-        if stops and value == stops[-1]:  # the next number in sequence, by far the most frequent addition
+        if stops and value == stops[-1]:  # the next number in sequence: by far the most frequent case
             stops[-1] = value + 1
             return 0
         return self.add_range(value, value + 1)
 
     def add_range(self, start: int, stop: int) -> int:
-        """Add `[start, stop)`; returns how many other integers were assumed present (see `max_ranges`)."""
+        """Add `[start, stop)`; return how many other integers were assumed present (see `max_ranges`)."""
         if start >= stop:
             return 0
         stops = self._stops
@@ -52,15 +52,15 @@ class RangeSet:
             stop = max(stop, self._stops[last - 1])
         self._starts[first:last] = [start]
         self._stops[first:last] = [stop]
-        return self._close_lowest_holes()
+        return self._close_lowest_gaps()
 
     def remove(self, start: int, stop: int) -> None:
-        """Take `[start, stop)` out. A range cut in two may exceed `max_ranges` until the next addition."""
+        """Remove `[start, stop)`. Splitting a range may exceed `max_ranges` until the next addition."""
         if start >= stop:
             return
         if (
             self._starts and start == self._starts[0] and stop < self._stops[0]
-        ):  # what came first leaves first
+        ):  # the frequent case: first in, first out
             self._starts[0] = stop
             return
         first = bisect_right(self._stops, start)
@@ -78,7 +78,7 @@ class RangeSet:
             self.remove(self._starts[0], bound)
 
     def missing(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """The gaps within `[start, stop)`, lowest first."""
+        """Return the gaps within `[start, stop)`, lowest first."""
         gaps = []
         position = bisect_right(self._stops, start)
         while start < stop:
@@ -96,11 +96,11 @@ class RangeSet:
         return position >= 0 and value < self._stops[position]
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """The ranges `(start, stop)`, lowest first."""
+        """Iterate over the ranges `(start, stop)`, lowest first."""
         return zip(self._starts, self._stops, strict=True)
 
     def __len__(self) -> int:
-        """How many integers are in the set."""
+        """Return the number of integers in the set."""
         return sum(self._stops) - sum(self._starts)
 
     def __bool__(self) -> bool:
@@ -120,20 +120,20 @@ class RangeSet:
 
     @property
     def first(self) -> int | None:
-        """The lowest integer, None if the set is empty."""
+        """The lowest integer; None if the set is empty."""
         return self._starts[0] if self._starts else None
 
     @property
     def last(self) -> int | None:
-        """The highest integer, None if the set is empty."""
+        """The highest integer; None if the set is empty."""
         return self._stops[-1] - 1 if self._stops else None
 
     def contiguous_end(self, start: int) -> int:
-        """The lowest integer from `start` on that is not in the set: what comes next without a gap."""
+        """Return the lowest integer from `start` on that is not in the set: the end of what has no gap."""
         position = bisect_right(self._starts, start) - 1
         return max(start, self._stops[position]) if position >= 0 else start
 
-    def _close_lowest_holes(self) -> int:
+    def _close_lowest_gaps(self) -> int:
         if self._max_ranges is None:
             return 0
         surplus = len(self._starts) - self._max_ranges

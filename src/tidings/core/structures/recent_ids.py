@@ -1,7 +1,7 @@
-"""Which messages have been seen before: duplicate detection by (source, incarnation, sequence).
+"""Duplicate detection by (source, incarnation, sequence), the identity that exactly-once delivery relies on.
 
-Exactly-once identity is (source, incarnation, sequence). Every message of every broker passes here, so a
-window is two integers: the highest number seen and a mask of the numbers up to it.
+Every message of every broker passes here, so a window is just two integers: the highest number seen and a mask of the
+numbers up to it.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ MAX_SOURCES = 65_536
 
 
 class RecentIds:
-    """A sliding window of `window` sequence numbers for each of at most `max_sources` sources.
+    """Keeps a sliding window of `window` sequences for each of at most `max_sources` sources.
 
-    A number that has fallen out of its window counts as seen, and in `stale`: losing a very late original is
-    preferred to delivering a duplicate. At the limit of sources the one that appeared first is forgotten;
-    noting each use would cost as much as all the rest.
+    A sequence below its window counts as seen, and `stale` counts it: we prefer losing a very late original to
+    delivering a duplicate. At the limit, the source that appeared first is forgotten, not the least recently used one:
+    tracking use would cost as much as everything else here.
     """
 
     __slots__ = ("_full", "_max_sources", "_width", "_windows", "evicted", "stale")
@@ -27,17 +27,17 @@ class RecentIds:
         self._full = (1 << window) - 1
         self._max_sources = max_sources
         self._windows: dict[str | tuple[str, int], list[int]] = {}
-        """[highest, mask]: bit i of the mask stands for the number highest - i. The key of a first life, which
-        most sources never leave, is the source alone: that is quicker."""
+        """[highest, mask]: bit i of the mask stands for the number highest - i. In incarnation 0, which most sources
+        never leave, the key is the source alone: that is faster."""
         self.stale = 0
         self.evicted = 0
 
     def __len__(self) -> int:
-        """How many sources are remembered."""
+        """Return the number of sources remembered."""
         return len(self._windows)
 
     def first_time(self, source: str, incarnation: int, sequence: int) -> bool:
-        """True if this message was not seen before; from now on it was."""
+        """Mark this message as seen; return True if it was not seen before."""
         key = (source, incarnation) if incarnation else source
         window = self._windows.get(key)
         if window is None:
@@ -51,7 +51,7 @@ class RecentIds:
         return self._late(window, -ahead)
 
     def fresh(self, source: str, incarnation: int, first: int, last: int) -> list[tuple[int, int]]:
-        """The ranges of `first` to `last` that were not seen before; from now on they were."""
+        """Mark `first` to `last` as seen; return the ranges of it that were not seen before."""
         window = self._windows.get((source, incarnation) if incarnation else source)
         if window is not None and first > window[0]:
             self._advance(window, first, last)
@@ -72,14 +72,14 @@ class RecentIds:
         return ranges
 
     def _advance(self, window: list[int], first: int, last: int) -> None:
-        """As if all of these, which are ahead of the window, were seen one after the other."""
+        """Mark these sequences, all ahead of the window, as if they were seen one by one."""
         ahead, count = last - window[0], last - first + 1
         seen = window[1] << ahead if ahead < self._width else 0
         window[0] = last
         window[1] = (seen | (1 << count) - 1) & self._full
 
     def seen(self, source: str, incarnation: int, sequence: int) -> bool:
-        """Would `first_time` say no?"""
+        """Return True if `first_time` would return False."""
         window = self._windows.get((source, incarnation) if incarnation else source)
         if window is None:
             return False
@@ -87,12 +87,12 @@ class RecentIds:
         return behind >= 0 and (behind >= self._width or bool(window[1] >> behind & 1))
 
     def highest(self, source: str, incarnation: int) -> int:
-        """The highest number that was seen; 0: none was, as far as is known."""
+        """Return the highest number seen; 0 if none is remembered."""
         window = self._windows.get((source, incarnation) if incarnation else source)
         return 0 if window is None else window[0]
 
     def forget(self, source: str, incarnation: int) -> None:
-        """Drop what is known of a source that is gone for good."""
+        """Forget a source that is gone for good."""
         self._windows.pop((source, incarnation) if incarnation else source, None)
 
     def _open(self, key: str | tuple[str, int], sequence: int) -> None:

@@ -1,7 +1,7 @@
-"""What a reader of an archive and its keeper say to each other (drivers/sockets/archive_read_service.py).
+"""The messages between an archive and its readers (drivers/sockets/archive_read_service.py).
 
-A reader counts its requests; every answer names the request it is for. A range is answered by as many `ArchiveRows`
-as it takes, in order.
+A reader numbers its requests, and every answer names its request. A range is answered by as many `ArchiveRows` as it
+takes, in order.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from tidings.core.events.event import Counter, Name
 from tidings.core.messages import Text, WireMessage
 
 MAX_ROWS_BYTES = 3 * 1024 * 1024
-"""Of one answer: it fits into a frame."""
+"""The limit for one answer, so that it fits into a frame."""
 MAX_GAPS_TOLD = 1_000
 
 Gap = tuple[Counter, Counter, Counter | None, Text]
-"""(offset, noted_ns, missing, reason): something may be missing before that offset."""
+"""(offset, noted_ns, missing, reason): events may be missing before that offset."""
 
 
 class ArchiveInfoRequest(WireMessage, frozen=True, gc=False, tag=130):
@@ -26,7 +26,7 @@ class ArchiveInfoRequest(WireMessage, frozen=True, gc=False, tag=130):
 
 
 class ArchiveInfo(WireMessage, frozen=True, gc=False, tag=131):
-    """Offsets from `first` to before `end` can be read."""
+    """Says that offsets from `first` to before `end` can be read."""
 
     request: Counter
     archive: Name
@@ -35,7 +35,7 @@ class ArchiveInfo(WireMessage, frozen=True, gc=False, tag=131):
 
 
 class ArchiveFind(WireMessage, frozen=True, gc=False, tag=132):
-    """Which is the first offset whose event was published then or later?"""
+    """Asks for the first offset whose event was published at `published_ns` or later."""
 
     request: Counter
     published_ns: Counter
@@ -47,7 +47,7 @@ class ArchiveFound(WireMessage, frozen=True, gc=False, tag=133):
 
 
 class ArchiveRead(WireMessage, frozen=True, gc=False, tag=134):
-    """The rows from `start` to before `stop`, please; with `columns`, these and the offset alone."""
+    """Requests the rows from `start` to before `stop`; with `columns`, only these and the offset."""
 
     request: Counter
     start: Counter
@@ -56,7 +56,7 @@ class ArchiveRead(WireMessage, frozen=True, gc=False, tag=134):
 
 
 class ArchiveRows(WireMessage, frozen=True, gc=False, tag=135):
-    """Rows from `start` on, as an Arrow record batch in the archive's schema."""
+    """Carries rows from `start` on, as an Arrow record batch in the archive's schema."""
 
     request: Counter
     start: Counter
@@ -65,7 +65,7 @@ class ArchiveRows(WireMessage, frozen=True, gc=False, tag=135):
 
 
 class ArchiveCommit(WireMessage, frozen=True, gc=False, tag=136):
-    """The consumer is done with everything before `offset`."""
+    """Says that the consumer is done with everything before `offset`."""
 
     request: Counter
     consumer: Name
@@ -81,14 +81,14 @@ class ArchiveGapsRequest(WireMessage, frozen=True, gc=False, tag=138):
 
 
 class ArchiveGaps(WireMessage, frozen=True, gc=False, tag=139):
-    """The last of them, if there are very many."""
+    """Lists the archive's gaps; the last ones if there are more than MAX_GAPS_TOLD."""
 
     request: Counter
     gaps: Annotated[tuple[Gap, ...], Meta(max_length=MAX_GAPS_TOLD)]
 
 
 class ArchiveFailed(WireMessage, frozen=True, gc=False, tag=140):
-    """`kind` is a key of drivers.sockets.archive_read_service.FAILURES."""
+    """Says why a request failed; `kind` is a key of drivers.sockets.archive_read_service.FAILURES."""
 
     request: Counter
     kind: Annotated[str, Meta(max_length=16)]

@@ -1,17 +1,16 @@
-"""Messages to bodies and back, in msgpack.
+"""Encodes messages as bodies and decodes them, in msgpack.
 
-A message is the array of its fields with its class's tag in front. Publications travel in batches,
-`[64, [event, ...]]`, and so do notifications of the same subscriptions, `[65, [subscription, ...],
-[event, ...]]`, and what the guaranteed overlay forwards (66) or is given by a client (67), with what they share
-in front. An event is its encoding as the publisher made it: a broker that forwards decodes the header and
-copies the rest. In the place of an event there may be a run of them (events/run.py), of which a broker decodes less.
+A message is the array of its fields, preceded by the tag of its class. Publications travel in batches,
+`[64, [event, ...]]`. So do notifications for the same subscriptions, `[65, [subscription, ...], [event, ...]]`, and
+what the guaranteed overlay forwards (66) or receives from a client (67), with the shared fields first. An event is the
+encoding that its publisher made: a broker that forwards it decodes the first fields and copies the rest. In place of an
+event there may be a run of events (events/run.py), of which a broker decodes less.
 
-A message may be longer than its class says: items after the known fields are skipped, so that a later
-version can append fields (a `Hello` with more fields still tells its version). Bytes after the message are
-an error.
+A message may be longer than its class: decoding skips items after the known fields, so that a later version can append
+fields (a `Hello` with more fields still shows its version). Bytes after the message are an error.
 
-What is decoded from a body refers to the body's buffer (`publication.raw` is a view): whoever keeps a
-publication beyond the turn in which it came keeps that buffer too, unless it takes `raw.copy()`.
+Decoded messages refer to the body's buffer (`publication.raw` is a view). Keeping a publication after the current turn
+keeps that buffer alive, unless you take `raw.copy()`.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from tidings.core.wire.frames import MAX_FRAME_BYTES, check_body_size
 MAX_EVENTS_PER_FRAME = 4096
 MAX_SUBSCRIPTIONS_PER_FRAME = 65_536
 BATCH_OVERHEAD_BYTES = 8
-"""At most what a batch adds to the encodings in it, beside the names of subscriptions."""
+"""An upper bound on what a batch adds to the encodings in it, apart from the names of subscriptions."""
 
 _Events = Annotated[list[Raw], Meta(min_length=1, max_length=MAX_EVENTS_PER_FRAME)]
 _Subscriptions = Annotated[
@@ -94,11 +93,11 @@ class CarriedEvent(Struct, array_like=True, tag=69, gc=False):
 
 
 CARRIERS = (Notify, Forward, Stamped, Relayed, Carried)
-"""Messages with an event or a message inside: these travel as the classes above."""
+"""Messages that contain an event or a message; they travel as the classes above."""
 
 
 def message_classes() -> tuple[type[WireMessage], ...]:
-    """Every message that travels as itself, by tag."""
+    """Return all message classes that travel as they are, sorted by tag."""
     found = [
         value
         for module in (
@@ -134,8 +133,8 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def encode(message: Message) -> bytes:
-    """One message as a body."""
-    if message.__class__ in _TRAVELS_AS_IT_IS:  # the simulator asks for these most
+    """Encode one message as a body."""
+    if message.__class__ in _TRAVELS_AS_IT_IS:  # the most frequent case in the simulator
         return _encode(message)
     if isinstance(message, Publication | Run):
         return encode_publications([message.raw])
@@ -151,24 +150,24 @@ def encode(message: Message) -> bytes:
 
 
 def batch_of(first: Forward | Stamped, raws: list[Raw]) -> ForwardBatch | StampedBatch:
-    """A body of encoded events that share what `first` says beside its own."""
+    """Return a body of encoded events that share the other fields of `first`."""
     if isinstance(first, Forward):
         return ForwardBatch(first.origin, first.label, first.generation, first.stamp, first.excluded, raws)
     return StampedBatch(first.generation, first.stamp, raws)
 
 
 def encode_publications(raws: list[Raw]) -> bytes:
-    """A body of encoded events, in their order."""
+    """Encode a body of encoded events, in their order."""
     return _encode(PublicationBatch(raws))
 
 
 def encode_notifications(subscriptions: tuple[str, ...], raws: list[Raw], by: str = "") -> bytes:
-    """A body of encoded events for the same subscriptions, in their order."""
+    """Encode a body of encoded events for the same subscriptions, in their order."""
     return _encode(NotificationBatch(subscriptions, raws, by))
 
 
 def decode(body: bytes | bytearray | memoryview) -> Sequence[Message]:
-    """The messages of a body; nothing but WireError comes out, whatever the bytes are."""
+    """Decode the messages of a body; raise WireError, and nothing else, if the bytes are not a body."""
     check_body_size(len(body), MAX_FRAME_BYTES)
     try:
         message = _decode_body(body)
@@ -197,7 +196,7 @@ def decode(body: bytes | bytearray | memoryview) -> Sequence[Message]:
 
 
 def _kept(raws: list[Raw], body_bytes: int) -> Sequence[Stretch]:
-    """What a broker may queue for long: it must not pin the buffer of a whole read."""
+    """Decode what a broker may queue for long: it must not pin the buffer of a whole read."""
     return _stretches([raw.copy() for raw in raws], body_bytes)
 
 
@@ -215,7 +214,7 @@ def _stretches(raws: list[Raw], body_bytes: int) -> Sequence[Stretch]:
 
 
 def _check_carried(message: Carried, body_bytes: int) -> None:
-    """WireError unless all its events are there, and have numbers: brokers cut a stretch, and keep it, unseen."""
+    """Raise WireError unless all events and their numbers are valid: brokers cut and keep a stretch without looking."""
     stretch = message.stretch
     _check_sizes((stretch,), body_bytes)
     if isinstance(stretch, Run):
@@ -225,26 +224,26 @@ def _check_carried(message: Carried, body_bytes: int) -> None:
 
 
 def _check_sizes(stretches: Sequence[Stretch], body_bytes: int) -> None:
-    """WireError if an event is too large; a run is small."""
-    if body_bytes > MAX_EVENT_BYTES:  # else none of them can be too large
+    """Raise WireError if an event is too large; runs are always small."""
+    if body_bytes > MAX_EVENT_BYTES:  # otherwise no event can be too large
         for stretch in stretches:
             if isinstance(stretch, Publication):
                 check_size(stretch)
 
 
 def encoded_size(message: Message) -> int:
-    """How many bytes the message takes in a batch of its kind, without encoding an event for it."""
+    """Return the bytes that the message takes in a batch of its kind, without encoding an event for that."""
     return size_of(message.__class__)(message)
 
 
 def size_of(kind: type) -> Callable[[Any], int]:
-    """That function, for messages of one class."""
+    """Return the function that computes `encoded_size` for messages of one class."""
     encode_it = encoder_of(kind)
     return _SIZES[kind] if encode_it is None else lambda message: len(encode_it(message))
 
 
 def encoder_of(kind: type) -> Callable[[Any], bytes] | None:
-    """What encodes messages of a class whose size is not known without that; None: it is."""
+    """Return the encoder of a class whose sizes are known only after encoding; None if they are known before."""
     if kind in _SIZES:
         return None
     return _encode if kind in _TRAVELS_AS_IT_IS else encode
@@ -269,9 +268,9 @@ _SIZES: dict[type, Callable[[Any], int]] = {
     Carried: lambda message: message.stretch.size_bytes + _header_bytes(message),
     Fragment: _fragment_bytes,
 }
-"""The simulator asks for every message."""
+"""Sizes without encoding: the simulator asks for the size of every message."""
 
 
 def _header_bytes(message: Carried | Fragment) -> int:
-    """About what recovery adds to an event or a block: this is asked for every one of them."""
+    """Estimate what recovery adds to an event or a block; cheap, because it is computed for each of them."""
     return 8 + len(message.origin) + 24 * len(message.numbers) + 8 * len(message.route)

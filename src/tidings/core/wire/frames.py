@@ -1,6 +1,6 @@
 """Frames on a byte stream: a 4-byte big-endian length, then that many bytes of body.
 
-No I/O happens here: the driver feeds what it read and gets the complete bodies.
+There is no I/O here: the driver feeds what it reads and gets the complete bodies.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ _HEADER = struct.Struct(">I")
 
 
 def frame(body: bytes | bytearray | memoryview) -> bytes:
-    """The body with its length in front; WireError if no reader would take it."""
+    """Put the body's length in front of it; raise WireError if readers would reject it."""
     check_body_size(len(body), MAX_FRAME_BYTES)
     return b"".join((_HEADER.pack(len(body)), body))
 
 
 def check_body_size(size_bytes: int, max_frame_bytes: int) -> None:
     if not 0 < size_bytes <= max_frame_bytes:
-        raise WireError(f"a frame of {size_bytes} bytes; a frame has 1 to {max_frame_bytes}")
+        raise WireError(f"a frame of {size_bytes} bytes; the limits are 1 to {max_frame_bytes}")
 
 
 class FrameReader:
-    """Cuts a stream into bodies, at a cost linear in its bytes however it is chunked.
+    """Cuts a stream into bodies, at a cost linear in its bytes, however it is chunked.
 
-    A body that came in one chunk is a view of that chunk, so it keeps the whole chunk alive. A frame that
-    spans chunks is gathered once, in a buffer that grows with the bytes that came and never with the length
-    that its header claims. A refused length ends the stream: do not feed again after a WireError.
+    A body that came in one chunk is a view of that chunk, so it keeps the whole chunk alive. A frame that spans chunks
+    is gathered once, in a buffer that grows with the bytes received, never with the length that its header claims. A
+    rejected length ends the stream: do not feed again after a WireError.
     """
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self.max_frame_bytes = max_frame_bytes
-        """May be raised between two feeds, once the peer is known."""
+        """May be increased between two feeds, once the peer is known."""
         self._partial = bytearray()
 
     def feed(self, data: bytes) -> list[memoryview]:
@@ -55,9 +55,9 @@ class FrameReader:
         return bodies
 
     def eof(self) -> None:
-        """WireError if the stream ended inside a frame."""
+        """Raise WireError if the stream ended inside a frame."""
         if self._partial:
-            raise WireError(f"the stream ended inside a frame, after {len(self._partial)} bytes of it")
+            raise WireError(f"the stream ended inside a frame, after {len(self._partial)} bytes")
 
     def _size_at(self, buffer: memoryview | bytearray, offset: int) -> int:
         size: int = _HEADER.unpack_from(buffer, offset)[0]
@@ -65,7 +65,7 @@ class FrameReader:
         return size
 
     def _continue(self, view: memoryview, bodies: list[memoryview]) -> int:
-        """Complete the pending frame from the head of `view`; how many bytes of it that took."""
+        """Complete the pending frame from the start of `view`; return how many bytes that took."""
         partial = self._partial
         used = max(0, min(HEADER_BYTES - len(partial), len(view)))
         partial += view[:used]

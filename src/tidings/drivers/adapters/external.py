@@ -18,10 +18,10 @@ from typing import Any
 from msgspec import Raw
 
 from tidings.bus.receipts import Batch, Receipt
-from tidings.bus.service import EventService, Notify, PublishedEvent, each, no_event
+from tidings.bus.service import EventService, Notify, PublishedEvent, each
 from tidings.bus.stream import EventsMissed
 from tidings.core.errors import ConnectionFailed, SubscriptionRefused, WireError
-from tidings.core.events.event import MAX_NAME_BYTES, EventId, check_publication
+from tidings.core.events.event import MAX_NAME_BYTES, EventId, check_publication, no_event
 from tidings.core.events.run import Stretch, decode_stretch, singles
 from tidings.core.events.subscription import Order, Subscription
 from tidings.core.filters.language.predicates import Scalar

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from tidings.core.client.reliable_session import Marks, ReliableClient
+from tidings.core.client.reliable_session import ReliableClient, ResumePoints
 from tidings.core.client.session import BestEffortClient
 from tidings.core.errors import ConnectionFailed, WireError
 from tidings.core.events.event import Publication
@@ -45,8 +45,8 @@ class ClientConnection:
     another connection took) ends it: `on_connection(False, reason)`, and `closed` is true.
 
     A guaranteed broker is told that the application is done with what it was shown, unless `acknowledges` is False:
-    then the application says so (`Delivered.ticket`). With `marks`, what an earlier life of this client was shown is
-    not shown again.
+    then the application says so (`Delivered.ticket`). With `resume_points`, what an earlier run of this client was
+    shown is not shown again.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ClientConnection:
         buffer_limit_bytes: int = DEFAULT_LIMIT_BYTES,
         acknowledges: bool = True,
         lasting: bool = True,
-        marks: Marks | None = None,
+        resume_points: ResumePoints | None = None,
         opener: Opener | None = None,
         seed: int | None = None,
     ) -> None:
@@ -81,7 +81,7 @@ class ClientConnection:
         """Which of the addresses is dialled."""
         self._acknowledges = acknowledges
         self._lasting = lasting
-        self._marks = marks
+        self._resume_points = resume_points
         self._opener = opener
         self._on_connection = on_connection
         self._transport = transport
@@ -257,7 +257,7 @@ class ClientConnection:
             acknowledges=self._acknowledges,
             gathers=True,
             lasting=self._lasting,
-            marks=self._marks,
+            resume_points=self._resume_points,
         )
 
     def persist(self) -> bool:

@@ -183,7 +183,7 @@ class LiveSubscriber(ClientRole):
     def shown(self, window: Window, publication: Publication, late: bool, by: str) -> None:
         source = source_text(publication.source, publication.incarnation)
         subscription, sequence = window.subscription.id, publication.sequence
-        if sequence <= self._work.marks.get(subscription, {}).get(source, 0):
+        if sequence <= self._work.resume_points.get(subscription, {}).get(source, 0):
             return
         published_ns = self._since_start(publication.published_at)
         times = (published_ns, self.go.now)

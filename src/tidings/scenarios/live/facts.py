@@ -52,7 +52,7 @@ class SubscriberWork(msgspec.Struct, frozen=True):
     """With an order that goes on: how far it has come, and when it was killed."""
     crashed_ns: int | None = None
     held: tuple[KeptSubscription, ...] = ()
-    marks: Mapping[str, Mapping[str, int]] = {}
+    resume_points: Mapping[str, Mapping[str, int]] = {}
     """Subscription -> source -> the last sequence that it was shown; what its disk would hold."""
     topics: tuple[str, ...] | None = None
     """With an order that begins anew: what it is to be subscribed to."""

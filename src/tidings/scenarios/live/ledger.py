@@ -60,7 +60,7 @@ class SubscriberProgress:
         self.kept = kept
         """Over a crash its subscriptions go on."""
         self.accounts: dict[str, Account] = {}
-        self.marks: dict[str, dict[str, int]] = {}
+        self.resume_points: dict[str, dict[str, int]] = {}
         self.steps = 0
         self.position = 0
         self.entries: tuple[str, ...] = ()
@@ -75,8 +75,8 @@ class SubscriberProgress:
     def ordered(self) -> bool:
         return self.plan.order in ORDERS
 
-    def work(self, *, keep_marks: bool) -> SubscriberWork:
-        """What it has still to do; without marks it has forgotten what it was shown."""
+    def work(self, *, keep_resume_points: bool) -> SubscriberWork:
+        """What it has still to do; without resume points it has forgotten what it was shown."""
         plan = self.plan
         work = SubscriberWork(
             plan.name,
@@ -97,13 +97,13 @@ class SubscriberProgress:
             return structs.replace(
                 work,
                 held=tuple(account.held for account in accounts),
-                reached=self.reached if keep_marks else None,
+                reached=self.reached if keep_resume_points else None,
                 crashed_ns=self.crashed_ns,
             )
         return structs.replace(
             work,
             held=tuple(account.held for account in accounts if not account.ended),
-            marks=self.marks if keep_marks else {},
+            resume_points=self.resume_points if keep_resume_points else {},
         )
 
     def crashed(self, at_ns: int) -> list[Account]:
@@ -262,7 +262,7 @@ class RunLedger:
                 self._writer.cancelled(subscriber, subscription, at_ns)
             case words.Ended(subscriber, subscription):
                 self._account(subscriber, subscription).ended = True
-                self.subscribers[subscriber].marks.pop(subscription, None)
+                self.subscribers[subscriber].resume_points.pop(subscription, None)
 
     def _note_reached(self, subscriber: str, reached: Reached | None) -> None:
         if reached is not None:
@@ -292,8 +292,8 @@ class RunLedger:
             fact.recovered_by or None,
         )
         subscriber.position += 1
-        marks = subscriber.marks.setdefault(fact.subscription, {})
-        marks[fact.source] = max(fact.sequence, marks.get(fact.source, 0))
+        resume_points = subscriber.resume_points.setdefault(fact.subscription, {})
+        resume_points[fact.source] = max(fact.sequence, resume_points.get(fact.source, 0))
         account = subscriber.accounts[fact.subscription]
         owed = account.accepted_ns <= fact.published_ns < account.cancelled_ns
         if owed and account.first_time(fact.source, 0, fact.sequence):

@@ -240,7 +240,7 @@ class Conductor:
                 self.duration_ns,
                 addresses,
                 works,
-                tuple(one.work(keep_marks=keeps_state and self.guaranteed) for one in subscribers),
+                tuple(one.work(keep_resume_points=keeps_state and self.guaranteed) for one in subscribers),
                 self._go,
                 None if self.ordering is None else self.ordering.work,
             )

@@ -30,8 +30,8 @@ def make_client(
     """Its application says what it is done with."""
     if not reliable:
         return BestEffortClient(node, at, incarnation=incarnation)
-    marks = node.disk.setdefault("marks", {})
-    return ReliableClient(node, at, incarnation=incarnation, acknowledges=False, marks=marks)
+    resume_points = node.disk.setdefault("resume_points", {})
+    return ReliableClient(node, at, incarnation=incarnation, acknowledges=False, resume_points=resume_points)
 
 
 _OF_PUBLISHER = (PublicationConfirmed, PublicationFailed, PublicationNumbered, PublicationSent)

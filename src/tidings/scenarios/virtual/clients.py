@@ -219,9 +219,9 @@ class SimulatedSubscriber:
         if not self._actor.kept:
             self._lost = self._client.application.beneath
         self._actor.crashed()
-        marks = self._node.disk.get("marks", {})
-        for name in [name for name in marks if name.startswith(f"{self._name}@")]:
-            del marks[name]  # an order has its own: what came and was only buffered was not shown
+        resume_points = self._node.disk.get("resume_points", {})
+        for name in [name for name in resume_points if name.startswith(f"{self._name}@")]:
+            del resume_points[name]  # an order has its own: what came and was only buffered was not shown
 
     @property
     def waiting(self) -> str:

@@ -348,7 +348,7 @@ def test_the_last_block_has_exactly_what_is_left() -> None:
     last = cut(event(bytes(25)), 10)[-1]
     assert (last.index, len(last.data)) == (2, 5)
     for length in (0, 4, 6, 10):
-        with pytest.raises(WireError, match="not of 5"):
+        with pytest.raises(WireError, match="instead of 5"):
             Assembly.begin(signed(last, data=bytes(length)), 0)
 
 

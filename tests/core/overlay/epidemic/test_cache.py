@@ -315,5 +315,5 @@ def test_the_first_of_two_events_that_claim_one_number_is_found() -> None:
 
 
 def test_an_unknown_policy_is_refused() -> None:
-    with pytest.raises(ValueError, match="'newest' is none of"):
+    with pytest.raises(ValueError, match="unknown cache policy 'newest'"):
         EventCache(1, 1, "newest", Random(1))  # type: ignore[arg-type]

@@ -154,7 +154,7 @@ def test_only_a_neighbour_tells_how_far_an_origin_has_counted(sender: str) -> No
     assert broker.lost == 0
     assert broker.port.sent == []
     assert broker.misbehaviours == [
-        (sender, "it is not a neighbour and told how far an origin has counted"),
+        (sender, "reported how far an origin has counted but is not a neighbour"),
     ]
 
 

@@ -119,7 +119,7 @@ def test_a_share_is_not_rounded_up_by_the_noise_of_floats() -> None:
 
 @pytest.mark.parametrize("window", [-0.1, 1.1, float("nan")])
 def test_a_window_is_a_share(window: float) -> None:
-    with pytest.raises(ValueError, match="a share of the brokers"):
+    with pytest.raises(ValueError, match="expected a share of the brokers"):
         PartnerSelection("pgw", window)
 
 

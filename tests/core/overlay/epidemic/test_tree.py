@@ -17,7 +17,7 @@ from tidings.core.overlay.epidemic.messages import Carried, Fragment
 from tidings.core.overlay.epidemic.settings import RecoverySettings
 
 PAYLOAD = bytes(range(256)) * 10
-NEIGHBOUR = "it is not a neighbour and sent an event by the tree"
+NEIGHBOUR = "sent an event along the tree but is not a neighbour"
 
 
 def lone(**changes: Any) -> LoneBroker:

@@ -1,4 +1,4 @@
-"""What came before its turn, over links that reorder: kept, up to a limit, until what is missing has come."""
+"""Keeps what arrived early over links that reorder, up to a limit, until what is missing has arrived."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Generic, TypeVar
 from tidings.core.ordering.messages import Create, Identity
 
 EARLY_LIMIT = 256
-"""Kept of one sender; what comes beyond is dropped, and repeated by whoever sent it."""
+"""How many items of one sender are kept; beyond, they are dropped, and the sender retries."""
 MAX_EARLY_PUBLISHERS = 1024
-"""Publishers of whom something is kept."""
+"""How many publishers may have early requests here."""
 
 Item = TypeVar("Item")
 
@@ -20,7 +20,7 @@ class EarlyItems(Generic[Item]):
         self._items: dict[int, Item] = {}
 
     def keep(self, number: int, item: Item) -> None:
-        """Those whose turn comes first: full of what is far ahead it would be of no use to what is next."""
+        """Keep the items with the lowest numbers: those far ahead must not displace those that are next."""
         items = self._items
         items[number] = item
         if len(items) > EARLY_LIMIT:
@@ -48,7 +48,7 @@ class EarlyRequests:
             early.keep(request.request, request)
 
     def after(self, request: Create) -> list[Create]:
-        """Those whose turn it is when that one is done; they are not kept any more."""
+        """Remove and return the requests that directly follow that one."""
         early = self._of.get(request.publisher)
         if early is None:
             return []
@@ -62,7 +62,7 @@ class EarlyRequests:
         return found
 
     def keep_only(self, known: Container[Identity]) -> None:
-        """Who is still there repeats what it wants."""
+        """Drop the requests of other publishers; those still alive retry."""
         for publisher in [publisher for publisher in self._of if publisher not in known]:
             del self._of[publisher]
 

@@ -1,10 +1,10 @@
-"""What a replica keeps on disk: its standing, its state now and then, and the inputs since.
+"""What a replica keeps on disk: its record, a snapshot of its state, and the inputs since.
 
-A batch of inputs is on disk before anything that comes of it is said. Reading all of it again gives the same state, so
-a server that was killed goes on exactly where it was: no number is used twice, and none is skipped.
+A batch of inputs is on disk before any of its outputs leaves. Replaying the batches gives the same state, so a killed
+server continues exactly where it was: no number is used twice, and none is skipped.
 
-When the state is written, the batches before it are of no use any more. They are removed a few at a time, with the
-batches that follow: removing twenty thousand at once held up everybody for a sixth of a second.
+A snapshot makes the batches before it obsolete. They are removed a few at a time, with the batches that follow:
+removing twenty thousand at once held everybody up for a sixth of a second.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from tidings.core.store import Change, Store
 SMALLEST_COMPACTION_BYTES = 1024 * 1024
 COMPACTION_FACTOR = 4
 REMOVED_WITH_EACH = 4
-"""Batches that are of no use any more, for each that is written: so they are gone long before the next compaction."""
+"""Obsolete batches removed with each new one, so that they are gone long before the next compaction."""
 
 
 class ReplicaRecord(Struct, array_like=True, frozen=True):
-    """Who was active when it was written, and whether there is a state beside it."""
+    """The term and who was active in it, and whether there is a snapshot."""
 
     term: int = 0
     active: str = ""
     alone: bool = True
     stated: bool = False
     number: int = 0
-    """Of the batch after which the state was written."""
+    """The last batch that the snapshot includes."""
     layout: int = 0
-    """The fingerprint of the layout that the state is for."""
+    """The fingerprint of the snapshot's layout."""
 
 
 class Journal:
-    """Of one server at one node; several share a store."""
+    """The journal of one server on one node; several share a store."""
 
     def __init__(self, store: Store, server: str, layout: Layout) -> None:
         self._store = store
@@ -49,12 +49,12 @@ class Journal:
         self._layout = layout
         self._standing_key = b"order:" + server.encode()
         self._state_key = b"order-state:" + server.encode()
-        self._mark_key = b"order-mark:" + server.encode()
+        self._claim_nonce_key = b"order-mark:" + server.encode()
         self._prefix = b"order:" + server.encode() + b"\0"
         self._logged: list[int] = []
-        """The numbers of the batches since the state was written."""
+        """The numbers of the batches since the snapshot."""
         self._outdated: deque[int] = deque()
-        """Those before it that are still on disk."""
+        """The numbers of the batches before the snapshot that are still on disk."""
         self._log_bytes = 0
         self._state_bytes = 0
         value = store.get("identity", self._standing_key)
@@ -68,7 +68,7 @@ class Journal:
             )
 
     def load(self) -> tuple[SequencerMachine, int]:
-        """The machine as it was, and the number of its last batch."""
+        """Return the restored machine and the number of its last batch."""
         machine = SequencerMachine(self._server, self._layout)
         number = self.standing.number
         state = self._store.get("identity", self._state_key)
@@ -90,17 +90,17 @@ class Journal:
         return machine, number
 
     @property
-    def mark(self) -> int | None:
-        """Of the first claim ever, if a life before made it and was gone before it began."""
-        value = self._store.get("identity", self._mark_key)
+    def claim_nonce(self) -> int | None:
+        """The nonce of the very first claim, if an earlier run made it and stopped before it became active."""
+        value = self._store.get("identity", self._claim_nonce_key)
         return None if value is None else int.from_bytes(value)
 
-    def keep_mark(self, mark: int) -> None:
-        """Before the first claim is made."""
-        self._store.write([("identity", self._mark_key, mark.to_bytes(8))])
+    def keep_claim_nonce(self, nonce: int) -> None:
+        """Keep the nonce; call it before the very first claim."""
+        self._store.write([("identity", self._claim_nonce_key, nonce.to_bytes(8))])
 
     def batches_after(self, number: int, last: int) -> dict[int, bytes] | None:
-        """Those after `number` up to the last one; None if they are part of the written state by now."""
+        """Return the batches after `number` up to `last`, or None if the snapshot includes some of them."""
         if number < self.standing.number or number > last:
             return None
         found = {}
@@ -112,7 +112,7 @@ class Journal:
         return found
 
     def append(self, number: int, batches: list[bytes]) -> None:
-        """The batches from `number` on."""
+        """Write the batches, numbered from `number` on."""
         changes: list[Change] = [
             ("log", self._key(number + offset), batch) for offset, batch in enumerate(batches)
         ]
@@ -134,14 +134,14 @@ class Journal:
 
     @property
     def is_long(self) -> bool:
-        """It is time to write the state and forget the inputs."""
+        """True if it is time for a new snapshot."""
         log_bytes = self._log_bytes
         return log_bytes > SMALLEST_COMPACTION_BYTES and log_bytes > COMPACTION_FACTOR * self._state_bytes
 
     def replace(self, state: bytes, number: int, term: int, active: str, *, alone: bool) -> None:
-        """The state after batch `number`, instead of all that was there."""
+        """Replace everything by the snapshot after batch `number`."""
         standing = ReplicaRecord(term, active, alone, True, number, self._layout.fingerprint)
-        # A batch after this number would be taken for one of what follows: such cannot wait.
+        # Batches after this number must go now: they would be taken for those that follow.
         on_disk = [*self._outdated, *self._logged]
         changes: list[Change] = [
             ("identity", self._standing_key, msgspec.msgpack.encode(standing)),
@@ -156,13 +156,13 @@ class Journal:
         self._state_bytes = len(state)
 
     def stand(self, term: int, active: str, *, alone: bool) -> None:
-        """Another term, the same state."""
+        """Write a new term and who is active in it; the state stays."""
         standing = msgspec.structs.replace(self.standing, term=term, active=active, alone=alone)
         self._store.write([("identity", self._standing_key, msgspec.msgpack.encode(standing))])
         self.standing = standing
 
     def forget(self, term: int, active: str, *, alone: bool) -> None:
-        """The state is of no use any more: another goes on without us."""
+        """Remove the state: the other replica has continued without us."""
         standing = ReplicaRecord(term, active, alone)
         changes: list[Change] = [
             ("identity", self._standing_key, msgspec.msgpack.encode(standing)),

@@ -1,4 +1,4 @@
-"""The part of a node that hosts replicas of sequencer servers: it hands each message to the one it is for."""
+"""The part of a node that hosts replicas of sequencer servers and dispatches messages to them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tidings.core.ordering.replication.witness import WitnessPart
 from tidings.core.ordering.routes import Routes
 from tidings.core.store import Store
 
-_OF_REPLICA: dict[type, str] = {
+_REPLICA_HANDLERS: dict[type, str] = {
     ChainItem: "on_chain_item",
     ChainTaken: "on_chain_taken",
     Between: "on_between",
@@ -44,11 +44,11 @@ _OF_REPLICA: dict[type, str] = {
     StateTaken: "on_state_taken",
     Ruling: "on_ruling",
 }
-"""What replicas say to each other -> the method that takes it."""
+"""Message between replicas -> its handler."""
 
 
 class _PortWithSelf:
-    """A port that also reaches its own node: replicas of neighbouring servers may sit on one."""
+    """A port that can also send to its own node: it may host replicas of neighbouring servers."""
 
     def __init__(self, port: Port, deliver: Callable[[str, Message], None]) -> None:
         self._port = port
@@ -80,7 +80,7 @@ class _PortWithSelf:
 
 
 class Sequencer(Part):
-    """All replicas of a node. `first`: the node never ran before, or has kept its disk."""
+    """All replicas of a node. `first` means that the node never ran before, or has kept its disk."""
 
     name = "sequencer"
     handles = {
@@ -90,14 +90,14 @@ class Sequencer(Part):
         PublisherGone: "on_sign_of_life",
         SubscriberAlive: "on_sign_of_life",
         NotActive: "on_not_active",
-        **dict.fromkeys(_OF_REPLICA, "on_addressed"),
+        **dict.fromkeys(_REPLICA_HANDLERS, "on_addressed"),
     }
 
     def __init__(self, port: Port, layout: Layout, store: Store, *, times: Times, first: bool) -> None:
         super().__init__(port)
         self.layout = layout
         self.routes = Routes(layout)
-        self._port = _PortWithSelf(port, self._on_own)
+        self._port = _PortWithSelf(port, self._on_message_to_self)
         self.replicas = {
             place.name: Replica(self._port, place.name, layout, store, self.routes, times, first=first)
             for place in layout.servers
@@ -115,26 +115,26 @@ class Sequencer(Part):
         else:
             self.replicas[str(server)].on_timer(str(what))
 
-    def _on_own(self, sender: str, message: Message) -> None:
+    def _on_message_to_self(self, sender: str, message: Message) -> None:
         method = self.handles.get(message.__class__)
         if method is not None:
             getattr(self, method)(sender, message)
 
     def on_create(self, sender: str, message: Create) -> None:
         if message.topic < self.layout.chain.topics:
-            self._to_client_side(sender, self.layout.chain.server_of(message.topic), message)
+            self._to_replica(sender, self.layout.chain.server_of(message.topic), message)
         else:
-            self._refuse(sender, f"it asks for numbers of topic {message.topic}, and there is none")
+            self._reject(sender, f"requests numbers of topic {message.topic}, which does not exist")
 
     def on_change_subscription(self, sender: str, message: ChangeSubscription) -> None:
         lowest = max((*message.topics, *message.ghosts), default=self.layout.chain.topics)
         if lowest < self.layout.chain.topics:
-            self._to_client_side(sender, self.layout.chain.server_of(lowest), message)
+            self._to_replica(sender, self.layout.chain.server_of(lowest), message)
         else:
-            self._refuse(sender, f"it subscribes to topic {lowest}, and there is none")
+            self._reject(sender, f"subscribes to topic {lowest}, which does not exist")
 
     def on_sign_of_life(self, sender: str, message: PublisherAlive | PublisherGone | SubscriberAlive) -> None:
-        self._to_client_side(sender, message.server, message)
+        self._to_replica(sender, message.server, message)
 
     def on_not_active(self, sender: str, message: NotActive) -> None:
         if message.active and self.routes.is_replica(message.server, sender):
@@ -144,11 +144,11 @@ class Sequencer(Part):
         server: str = message.server  # type: ignore[union-attr]
         replica = self.replicas.get(server)
         if replica is None:
-            self._refuse(sender, f"it speaks to sequencer server {server}, which is not here")
+            self._reject(sender, f"sends to sequencer server {server}, which is not on this node")
         else:
-            getattr(replica, _OF_REPLICA[message.__class__])(sender, message)
+            getattr(replica, _REPLICA_HANDLERS[message.__class__])(sender, message)
 
-    def _to_client_side(
+    def _to_replica(
         self,
         sender: str,
         server: str,
@@ -156,11 +156,11 @@ class Sequencer(Part):
     ) -> None:
         replica = self.replicas.get(server)
         if replica is None:
-            self._refuse(sender, f"it asks sequencer server {server}, which is not here")
+            self._reject(sender, f"sends to sequencer server {server}, which is not on this node")
         else:
             replica.on_client(sender, message)
 
-    def _refuse(self, sender: str, what: str) -> None:
+    def _reject(self, sender: str, what: str) -> None:
         self.port.emit(Misbehaviour(sender, what))
 
     def no_ops_published(self, server: str, number: int) -> None:
@@ -168,7 +168,7 @@ class Sequencer(Part):
 
     @property
     def ready(self) -> bool:
-        """Every server of this node has somebody who speaks for it, as far as is known here."""
+        """True if every server of this node has an active replica, as far as this node knows."""
         return all(
             replica.role in (ReplicaRole.ACTIVE, ReplicaRole.STANDBY) for replica in self.replicas.values()
         )
@@ -178,7 +178,7 @@ class Sequencer(Part):
 
 
 class SequencerNode(Node):
-    """A node of the ordering: replicas, and the witness of others."""
+    """A sequencer node: its replicas, and the witness of other servers."""
 
     def __init__(
         self, port: Port, layout: Layout, store: Store, *, times: Times | None = None, first: bool

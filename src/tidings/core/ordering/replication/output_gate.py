@@ -1,4 +1,4 @@
-"""What a server says: held until it is safe to say it, and, of what goes up the chain, repeated until it is taken."""
+"""Holds a server's outputs until they may leave, and resends items of the chain until they are acknowledged."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tidings.core.ordering.routes import Routes
 from tidings.core.ordering.server.machine import MachineOutput, SequencerMachine
 
 MAX_HELD = 65_536
-"""What waits for the disk or the standby; beyond, nothing new is taken, and repeated by whoever asked."""
+"""Outputs that wait for the disk or the standby; beyond, new requests are ignored, and clients retry."""
 REPEATED = 256
-"""Items that are repeated at a time."""
+"""Items resent at a time."""
 REPEAT_TICKS = 2
-"""Of silence, until items are repeated."""
+"""Ticks without an acknowledgement until items are resent."""
 SUSPECT_TICKS = 4
-"""Of silence, until the other replica above is tried."""
+"""Ticks without an acknowledgement until the other replica above is tried."""
 
 
 class OutputGate:
@@ -29,27 +29,27 @@ class OutputGate:
         self._routes = routes
         self._above = layout.chain.above(server)
         self._held: deque[tuple[int, MachineOutput]] = deque()
-        """With the number of the batch that must be safe before."""
-        self._said = 0
+        """With the number of the batch that must be safe first."""
+        self._last_sent = 0
         """The last item of the chain that left."""
         self._silence = 0
-        """Ticks in which nothing of what went up the chain was taken."""
+        """Ticks since an item of the chain was acknowledged."""
 
     @property
     def is_full(self) -> bool:
         return len(self._held) >= MAX_HELD
 
     def begin(self, machine: SequencerMachine) -> None:
-        """It speaks from now on; whoever did before may not have said all of it."""
+        """Become active: emit and resend all that the previously active replica may not have sent."""
         self._held.clear()
-        self._said = machine.sent
+        self._last_sent = machine.sent
         for no_ops in list(machine.no_ops.values()):
             self._port.emit(no_ops)
         self._silence = REPEAT_TICKS - 1  # at once
         self.repeat_chain(machine)
 
     def hold(self, number: int, machine: SequencerMachine) -> None:
-        """What comes of batch `number`."""
+        """Hold the machine's outputs until batch `number` is safe."""
         if machine.outputs:
             self._held.extend([(number, output) for output in machine.outputs])
             machine.outputs.clear()
@@ -58,22 +58,22 @@ class OutputGate:
         self._held.clear()
 
     def release(self, safe: int) -> None:
-        """All that comes of the batches up to `safe`."""
+        """Send the outputs of all batches up to `safe`."""
         held = self._held
         while held and held[0][0] <= safe:
-            self._say(held.popleft()[1])
+            self._send(held.popleft()[1])
 
-    def _say(self, output: MachineOutput) -> None:
+    def _send(self, output: MachineOutput) -> None:
         if isinstance(output, Output):
             self._port.emit(output)
             return
         to, message = output
         if isinstance(message, ChainItem):
-            self._said = message.number
+            self._last_sent = message.number
             self._send_to_server(to, message)
         elif isinstance(message, ChainTaken):
             self._send_to_server(to, message)
-        elif isinstance(message, Between):  # nothing would correct a wrong guess
+        elif isinstance(message, Between):  # to all replicas: nothing would correct a wrong guess
             for node in self._layout.replicas(to):
                 self._port.send(node, message)
         else:
@@ -83,7 +83,7 @@ class OutputGate:
         self._port.send(self._routes.active(server), message)
 
     def was_heard(self) -> None:
-        """Something of what went up the chain was taken."""
+        """Record that an item of the chain was acknowledged."""
         self._silence = 0
 
     def repeat_chain(self, machine: SequencerMachine) -> None:
@@ -97,5 +97,5 @@ class OutputGate:
         if self._silence % SUSPECT_TICKS == 0:
             self._routes.suspect(above)
         for number in list(machine.untaken)[:REPEATED]:
-            if number <= self._said:
+            if number <= self._last_sent:
                 self._send_to_server(above, ChainItem(above, number, machine.untaken[number]))

@@ -1,16 +1,16 @@
-"""A replica of a sequencer server: active, or a standby that goes on where the active one stopped.
+"""A replica of a sequencer server: active, or a standby that continues where the active one stopped.
 
-The active replica writes each batch of inputs to its disk and, when its standby is in step, waits until that has
-them on its own disk; only then anything that comes of them leaves. So whatever anybody was told, both know. The standby
-takes over when it has heard nothing for a while, the active one goes on alone when its standby has fallen silent:
-either needs the witness, which grants one claim per term (witness.py). Who lost learns it from the witness or from the
-other, throws its state away and asks for that of the other. A lease only decides when to ask; a wrong guess costs a
+The active replica writes each batch of inputs to its disk and, while its standby is in step, waits until the standby
+has the batch on its own disk. Only then do the outputs leave. So both know everything that anybody was told. The
+standby takes over when it has heard nothing for a while; the active replica continues alone when its standby is silent.
+Both need the witness, which grants one claim per term (witness.py). The loser learns that from the witness or from the
+other replica, discards its state and requests the other's. A lease only decides when to ask: a wrong guess costs a
 change of roles, never a number used twice.
 
-    waiting  no state, or not sure to be active any more: asks the other for its state, the witness for a ruling
+    waiting  no state, or not sure that it is still active: asks the other for its state, the witness for a ruling
     standby  has the state up to some batch, takes further ones
-    active   answers; gated: says nothing that the standby does not have; alone: the standby has no say
-    lost     the witness says that this one went on alone, and its disk is empty: what it numbered is not known
+    active   answers; gated: sends nothing that the standby does not have; alone: does not wait for the standby
+    lost     the witness says that this replica continued alone, but its disk is empty: its numbers are unknown
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ from tidings.core.store import Store
 
 MAX_BATCH_BYTES = 256 * 1024
 MAX_UNTAKEN = 16_384
-"""Items on their way up the chain; beyond, requests are ignored, and repeated by who made them."""
+"""Unacknowledged items of the chain; beyond, requests are ignored, and clients retry."""
 NO_TERM = 2**63 - 1
-"""A claim from no term: only to hear the ruling."""
+"""The term of a claim that is never granted: it asks for the current ruling."""
 EXPIRE_TICKS = 4
-"""Leases are long: looking through all clients now and then is enough."""
+"""Leases are long, so checking all clients every few ticks is enough."""
 
 ClientMessage = Create | ChangeSubscription | PublisherAlive | PublisherGone | SubscriberAlive
 _OF_SUBSCRIBERS = (ChangeSubscription, SubscriberAlive)
@@ -71,11 +71,11 @@ _encode = msgspec.msgpack.Encoder().encode
 
 class Times(Struct, frozen=True):
     sign_ns: int = 200_000_000
-    """Between signs of life, repeats and looks at the leases."""
+    """Interval of heartbeats, resends and checks of leases."""
     lease_ns: int = 2_000_000_000
-    """A standby that has heard nothing for so long takes over; an active one goes on alone after half of it."""
+    """A standby that has heard nothing for this long takes over; an active replica continues alone after half of it."""
     publisher_ns: int = 10_000_000_000
-    """A publisher that was not heard of for so long is dead."""
+    """A publisher that is silent for this long is dead."""
     subscriber_ns: int = 24 * 3_600_000_000_000
 
 
@@ -94,7 +94,7 @@ class RoleChanged(Fact, frozen=True, gc=False):
 
 
 class Replica:
-    """`first`: there was never a state; only servers without a standby need to be told."""
+    """One replica. `first` means that there never was a state; it matters only for servers without a standby."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Replica:
         self.term = 0
         self.alone = True
         self.trouble = ""
-        """Why nothing can be written now."""
+        """Why the disk does not take writes; empty if it does."""
         self.machine: SequencerMachine | None = None
         self._layout = layout
         self._routes = routes
@@ -126,35 +126,35 @@ class Replica:
         self._below = layout.chain.below(server)
         self._journal = Journal(store, server, layout)
         drawn = port.random.randrange(1, 2**62)
-        self._mark = drawn if self._journal.standing.term else self._journal.mark or drawn
+        self._claim_nonce = drawn if self._journal.standing.term else self._journal.claim_nonce or drawn
         self._number = 0
-        """Of the last batch that is on disk."""
+        """The number of the last batch on disk."""
         self._batch: list[Raw] = []
         self._batch_bytes = 0
         self._committing = False
-        self._speaker = OutputGate(port, server, layout, routes)
+        self._output_gate = OutputGate(port, server, layout, routes)
         self._leases = Leases()
         self._ticked_at = port.now
         self._ticks = 0
         # The other replica
         self._peer_heard_at = port.now
         self._claiming: bool | None = None
-        """Whether alone is claimed, or in step; None: nothing is."""
-        self._send_to_peer = port.sender(self._peer or port.node)  # without a peer nothing is sent there
+        """True while it claims to continue alone, False while it claims to be in step; None: no claim."""
+        self._send_to_peer = port.sender(self._peer or port.node)  # unused without a peer
         self._standby = StandbyLink(server, self._send_to_peer)
         self._state_term = 0
-        """The last term in which a state was sent; acknowledgements in it may be of a state that is gone."""
+        """The last term in which a state was sent; acknowledgements in it may be for a state that is gone."""
         self._floor = 0
-        """The last term in which this one had a state; what comes of it or of earlier ones is out of date."""
+        """The last term in which this replica had a state; states of it or of earlier terms are out of date."""
         self._receiver = StateReceiver()
         self._received: list[bytes] = []
         self._peer_has_none = False
-        """The other never had a state."""
+        """The other replica never had a state."""
         self._early_requests = EarlyRequests()
         self._early_items: EarlyItems[tuple[str, ChainItem]] = EarlyItems()
         self._early_batches: EarlyItems[bytes] = EarlyItems()
 
-    # --- Life
+    # --- Roles
 
     def start(self) -> None:
         standing = self._journal.standing
@@ -177,14 +177,14 @@ class Replica:
         self._ask_around()
 
     def _begin(self) -> None:
-        """The very first life of the server."""
+        """Start numbering: the server never had a state."""
         self.machine, self._number = SequencerMachine(self.server, self._layout), 0
         self.machine.lineage = self.port.random.randrange(1, 2**62)
         try:
             self._journal.replace(self.machine.written(), 0, self.term, self.port.node, alone=True)
         except StoreError as error:
             self.trouble = str(error)
-            self.machine = None  # asked for again at the next tick
+            self.machine = None  # retried at the next tick
             return
         self.trouble = ""
         self._become_active()
@@ -199,13 +199,13 @@ class Replica:
         self._leases.clear()
         self._forget_early()
         self._become(ReplicaRole.ACTIVE)
-        self._speaker.begin(self.machine)
-        if self._peer:  # if it believes to be in step, it is not any more, and should ask for the state soon
+        self._output_gate.begin(self.machine)
+        if self._peer:  # a peer that believes it is in step no longer is, and should soon ask for the state
             self.port.send(self._peer, Ruling(self.server, self.term, self.port.node, self.alone, 0))
             self._announce()
 
     def _announce(self) -> None:
-        """To all who may have asked the other in vain: who speaks now."""
+        """Announce that this replica is active to all that may have asked the other in vain."""
         assert self.machine is not None
         speaks = NotActive(self.server, self.port.node)
         nodes = {*self._layout.nodes, *self.machine.server.clients} - {self.port.node}
@@ -213,10 +213,10 @@ class Replica:
             self.port.send(node, speaks)
 
     def _step_down(self, term: int, active: str, *, alone: bool) -> None:
-        """Another went on: what it does not have, nobody was told."""
+        """Discard the state: the other continued, and nobody was told anything that it does not have."""
         try:
             self._journal.forget(term, active, alone=alone)
-        except StoreError as error:  # found again, it is of no use: the witness knows better
+        except StoreError as error:  # a state found again is harmless: the witness has a later term
             self.trouble = str(error)
         self._floor = max(self._floor, self.term)
         self.term, self.alone = term, alone
@@ -239,7 +239,7 @@ class Replica:
     def _drop_batch(self) -> None:
         self._batch.clear()
         self._batch_bytes = 0
-        self._speaker.forget()
+        self._output_gate.forget()
 
     def _set_timer(self, what: str, after_ns: int) -> None:
         self.port.set_timer(("sequencer", self.server, what), self.port.now + after_ns)
@@ -256,7 +256,7 @@ class Replica:
     def _tick(self) -> None:
         now = self.port.now
         if now - self._ticked_at > self._times.lease_ns // 2:
-            self._leases.clear()  # we slept: what was said to us waits to be read
+            self._leases.clear()  # this process was suspended: messages to us are still unread
             self._peer_heard_at = now
         self._ticked_at = now
         self._ticks += 1
@@ -265,7 +265,7 @@ class Replica:
             self._commit()
             if self._ticks % EXPIRE_TICKS == 0:
                 self._expire()
-            self._speaker.repeat_chain(self.machine)
+            self._output_gate.repeat_chain(self.machine)
             self._tend_standby()
         elif self.role is ReplicaRole.STANDBY:
             self._commit_received()
@@ -282,29 +282,29 @@ class Replica:
         elif self._peer:
             if self.role is ReplicaRole.WAITING:
                 self.port.send(self._peer, StateWanted(self.server))
-            self._claim_first()  # or hear who speaks; a late word may have made us think that all is lost
+            self._claim_first()  # or learn who is active; a late ruling may have made us believe that all is lost
 
     def _claim_first(self) -> None:
-        """Or only hear who speaks: as long as the other may have a state, nothing begins here.
+        """Make the server's very first claim or, while the other may have a state, only ask who is active.
 
-        A witness that lost its disk would grant it.
+        A witness that lost its disk would grant the claim.
         """
         if not self._peer_has_none:
-            self.port.send(self._witness, Claim(self.server, NO_TERM, True, self._mark))
+            self.port.send(self._witness, Claim(self.server, NO_TERM, True, self._claim_nonce))
             return
-        if not self._journal.standing.term and self._journal.mark is None:
+        if not self._journal.standing.term and self._journal.claim_nonce is None:
             try:
-                self._journal.keep_mark(self._mark)
+                self._journal.keep_claim_nonce(self._claim_nonce)
             except StoreError as error:
                 self.trouble = str(error)
                 return
-        self.port.send(self._witness, Claim(self.server, 0, True, self._mark))
+        self.port.send(self._witness, Claim(self.server, 0, True, self._claim_nonce))
 
     # --- Inputs
 
     def on_client(self, sender: str, message: ClientMessage) -> None:
         if self.role is not ReplicaRole.ACTIVE:
-            self._send_elsewhere(sender)
+            self._redirect(sender)
             return
         machine = self.machine
         assert machine is not None
@@ -320,7 +320,7 @@ class Replica:
             self._leases.note_stall(message, self.port.now)
             if machine.server.has_subscriber(identity):
                 return
-        # Whether it is unknown is told like all else only when the standby agrees: we may be out of date.
+        # An unknown client is told so only when the standby agrees, like all else: we may be deposed.
         if not self._is_full():
             if isinstance(message, Create):
                 self._take_request(sender, message)
@@ -328,7 +328,7 @@ class Replica:
                 self._input(sender, message)
 
     def _take_request(self, sender: str, message: Create) -> None:
-        """With those after it that came before it."""
+        """Take a request and those that follow it and arrived early."""
         assert self.machine is not None
         if sender == message.publisher[0] and self.machine.server.is_early(message):
             self._early_requests.keep(message)
@@ -337,16 +337,16 @@ class Replica:
         for following in self._early_requests.after(message):
             self._input(following.publisher[0], following)
 
-    def _send_elsewhere(self, sender: str) -> None:
+    def _redirect(self, sender: str) -> None:
         lost = self.role is ReplicaRole.LOST
         self.port.send(sender, NotActive(self.server, "" if lost else self._peer, lost))
 
     def on_chain_item(self, sender: str, message: ChainItem) -> None:
-        if self._is_mine(sender, self._below):
+        if self._is_from_neighbour(sender, self._below):
             assert self.machine is not None and self._below is not None
             self._routes.speaks(self._below, sender)
-            if message.number <= self.machine.taken:  # it changes nothing, and is answered
-                if not self._speaker.is_full:
+            if message.number <= self.machine.taken:  # a duplicate changes nothing, and is acknowledged
+                if not self._output_gate.is_full:
                     self.machine.apply(sender, message)
                     self._collect()
             elif message.number > self.machine.taken + 1:
@@ -358,11 +358,11 @@ class Replica:
                     self._input(*item)
 
     def on_chain_taken(self, sender: str, message: ChainTaken) -> None:
-        if self._is_mine(sender, self._above) and self._above is not None:
+        if self._is_from_neighbour(sender, self._above) and self._above is not None:
             assert self.machine is not None
             self._routes.speaks(self._above, sender)
             if next(iter(self.machine.untaken), message.number + 1) <= message.number:
-                self._speaker.was_heard()
+                self._output_gate.was_heard()
                 self._input(sender, message)
 
     def on_between(self, sender: str, message: Between) -> None:
@@ -373,23 +373,21 @@ class Replica:
         if self.role is ReplicaRole.ACTIVE and self.machine is not None and number in self.machine.no_ops:
             self._input(self.port.node, NoOpsPublished(number))
 
-    def _is_mine(self, sender: str, server: str | None) -> bool:
+    def _is_from_neighbour(self, sender: str, server: str | None) -> bool:
         if self._routes.is_replica(server, sender):
             if self.role is not ReplicaRole.ACTIVE:
-                self._send_elsewhere(sender)
+                self._redirect(sender)
             return self.role is ReplicaRole.ACTIVE
-        self.port.emit(
-            Misbehaviour(sender, f"it is not next to {self.server} in the chain and speaks as if it were")
-        )
+        self.port.emit(Misbehaviour(sender, f"sends along the chain to {self.server} but is not next to it"))
         return False
 
     def _is_full(self) -> bool:
-        """Nothing new is taken; whoever asked asks again."""
+        """Return whether new inputs must be ignored; their senders retry."""
         assert self.machine is not None
         return (
             len(self.machine.untaken) >= MAX_UNTAKEN
             or self._standby.is_full
-            or self._speaker.is_full
+            or self._output_gate.is_full
             or bool(self.trouble)
         )
 
@@ -400,7 +398,7 @@ class Replica:
         written = _encode((sender, message))
         self._batch.append(Raw(written))
         self._batch_bytes += len(written)
-        self._speaker.hold(self._number + 1, machine)
+        self._output_gate.hold(self._number + 1, machine)
         if self._batch_bytes > MAX_BATCH_BYTES:
             self._commit()
         elif not self._committing:
@@ -408,25 +406,25 @@ class Replica:
             self._set_timer("commit", 0)
 
     def _collect(self) -> None:
-        """What comes of something that is not written."""
+        """Hold or send the outputs of an input that is not written."""
         assert self.machine is not None
-        self._speaker.hold(self._number + bool(self._batch), self.machine)
+        self._output_gate.hold(self._number + bool(self._batch), self.machine)
         if not self._batch:
             self._release()
 
     def _commit(self) -> None:
-        """What came since the last time becomes one batch; nothing of it was said yet."""
+        """Write the inputs since the last commit as one batch; none of their outputs has left."""
         if self.role is not ReplicaRole.ACTIVE:
             return
         if not self._batch:
-            self.trouble = ""  # what comes next shows whether it lasts
+            self.trouble = ""  # the next write shows whether it lasts
             return
         inputs = _encode(self._batch)
         try:
             self._journal.append(self._number + 1, [inputs])
         except StoreError as error:
             self.trouble = str(error)
-            return  # tried again at the next tick
+            return  # retried at the next tick
         self.trouble = ""
         self._number += 1
         self._batch.clear()
@@ -442,11 +440,11 @@ class Replica:
                 self._journal.replace(
                     self.machine.written(), self._number, standing.term, standing.active, alone=standing.alone
                 )
-            except StoreError as error:  # the inputs are still there
+            except StoreError as error:  # the batches are still there
                 self.trouble = str(error)
 
     def _release(self) -> None:
-        self._speaker.release(self._standby.safe(self._number))
+        self._output_gate.release(self._standby.safe(self._number))
 
     # --- Leases of clients
 
@@ -462,14 +460,14 @@ class Replica:
         for subscriber in leases.overdue(subscribers, now, self._times.subscriber_ns):
             self._input(self.port.node, SubscriberExpired(subscriber))
 
-    # --- Active: the standby
+    # --- The active replica and its standby
 
     def _tend_standby(self) -> None:
         if not self._peer:
             return
         silent_ns = self.port.now - self._peer_heard_at
-        if self._standby.gets_the_state and silent_ns > self._times.lease_ns:
-            self._standby.leave_behind()  # it asks again when it can
+        if self._standby.is_receiving_state and silent_ns > self._times.lease_ns:
+            self._standby.leave_behind()  # it asks again when it is back
         self._standby.tick(self.term, self._number)
         if self._standby.follows and silent_ns > self._times.lease_ns // 2:
             self._claiming = True
@@ -486,9 +484,9 @@ class Replica:
             return
         if self.machine is None and not self.term:
             self.port.send(self._peer, NoState(self.server))
-        if self.role is ReplicaRole.STANDBY:  # the active one has lost its state
+        if self.role is ReplicaRole.STANDBY:  # the active replica has lost its state
             self._claim(alone=True)
-        elif self.role is ReplicaRole.ACTIVE and not self._standby.gets_the_state:
+        elif self.role is ReplicaRole.ACTIVE and not self._standby.is_receiving_state:
             if self._standby.is_gated or self._state_term == self.term:
                 self._claiming = True
                 self._claim(alone=True)
@@ -499,7 +497,7 @@ class Replica:
         assert self.machine is not None
         self._commit()
         if self._batch:
-            return  # the disk does not take it now
+            return  # the disk does not take writes
         self._peer_heard_at = self.port.now
         self._state_term = self.term
         self._standby.send_state(self.term, self._number, self.machine.written())
@@ -509,15 +507,15 @@ class Replica:
             self._peer_heard_at = self.port.now
 
     def _resume(self, message: Replicated) -> None:
-        """Active before it stopped, and the standby has not gone on: then it goes on, saying what both have.
+        """Continue as the active replica after a restart: the standby has not taken over.
 
-        That needs no ruling. If the standby has one of its own it does not answer in this term any more.
+        That needs no ruling: a standby with a ruling of its own no longer answers in this term.
         """
         missing = self._journal.batches_after(message.number, self._number)
         if missing is None:
             return
         self._claiming = None
-        self.alone = True  # whether the witness knows that we are in step is not sure: it is claimed again
+        self.alone = True  # the witness may not know that the standby is in step: that is claimed again
         self._become_active()
         self._standby.resume(self._number, message.number, missing)
 
@@ -539,18 +537,18 @@ class Replica:
             self._maybe_claim_step()
 
     def _maybe_claim_step(self) -> None:
-        """All that was said while alone is with the standby: from now on it may take over."""
-        if self._standby.has_all_that_was_said and self.alone and self._claiming is None:
-            # Written first: if we are gone before we hear of it, we must not go on alone.
+        """Claim to be in step once the standby has all that was sent while alone: then it may take over."""
+        if self._standby.may_take_over and self.alone and self._claiming is None:
+            # Written first: if we stop before we learn the ruling, we must not continue alone.
             try:
                 self._journal.stand(self.term, self.port.node, alone=False)
             except StoreError as error:
                 self.trouble = str(error)
-                return  # tried again when the standby is heard of next
+                return  # retried at the standby's next message
             self._claiming = False
             self._claim(alone=False)
 
-    # --- Standby
+    # --- The standby
 
     def on_state_part(self, sender: str, message: StatePart) -> None:
         if sender != self._peer or self.role is ReplicaRole.ACTIVE or message.term < self.term:
@@ -602,7 +600,7 @@ class Replica:
         if not message.inputs:
             self._acknowledge()
             if message.number > self._number + len(self._received):
-                return  # what lacks is repeated
+                return  # the active replica resends what is missing
         elif (following := self._number + len(self._received) + 1) < message.number:
             self._early_batches.keep(message.number, message.inputs)
             self._acknowledge()
@@ -628,7 +626,7 @@ class Replica:
             inputs = [decode_inputs(batch) for batch in batches]
             self._journal.append(self._number + 1, batches)
         except (OrderError, StoreError) as error:
-            self.trouble = str(error)  # not acknowledged: the active one goes on alone if that lasts
+            self.trouble = str(error)  # not acknowledged: if it lasts, the active replica continues alone
             return
         self.trouble = ""
         for batch in inputs:
@@ -646,7 +644,7 @@ class Replica:
 
     def _claim(self, *, alone: bool) -> None:
         if self.machine is not None and self._witness:
-            self.port.send(self._witness, Claim(self.server, self.term, alone, self._mark))
+            self.port.send(self._witness, Claim(self.server, self.term, alone, self._claim_nonce))
 
     def on_ruling(self, sender: str, message: Ruling) -> None:
         if sender not in (self._witness, self._peer) or message.term < self.term:
@@ -660,7 +658,7 @@ class Replica:
 
     def _on_own_ruling(self, message: Ruling) -> None:
         if self.machine is None:
-            if message.mark == self._mark and message.term == 1:
+            if message.claim_nonce == self._claim_nonce and message.term == 1:
                 self.term = 1
                 self._begin()
             else:
@@ -668,8 +666,8 @@ class Replica:
                 if message.alone and self.role is not ReplicaRole.LOST:
                     self._become(ReplicaRole.LOST)
             return
-        if message.mark != self._mark:
-            self.term = message.term  # of an earlier life; claim from there
+        if message.claim_nonce != self._claim_nonce:
+            self.term = message.term  # granted to an earlier run; claim from there
             return
         if message.term == self.term:
             return
@@ -677,7 +675,7 @@ class Replica:
             self._journal.stand(message.term, self.port.node, alone=message.alone)
         except StoreError as error:
             self.trouble = str(error)
-            return  # it is claimed again, and ruled so again
+            return  # the next claim gets the same ruling
         self.term, self.alone = message.term, message.alone
         if self.alone or self._claiming is False:
             self._claiming = None
@@ -694,24 +692,24 @@ class Replica:
             self._standby.repeat(self.term)
 
     def _on_other_ruling(self, message: Ruling) -> None:
-        """The other speaks for the server."""
+        """Handle a ruling that the other replica is active."""
         if self.role is ReplicaRole.ACTIVE or self._claiming:
             if message.term > self.term or self.role is not ReplicaRole.ACTIVE:
                 self._step_down(message.term, message.active, alone=message.alone)
         elif self.role is ReplicaRole.STANDBY:
             if message.alone:
                 silent = self.port.now - self._peer_heard_at > self._times.lease_ns
-                if message.term > self.term or silent:  # else the state that we have is of this very term
+                if message.term > self.term or silent:  # else our state is of this very term
                     self._step_down(message.term, message.active, alone=True)
             else:
-                self.term = self._floor = message.term  # we are in step in this term: claim from there
+                self.term = self._floor = message.term  # in step in this term: claim from there
         else:
             self.term = message.term
             self._routes.speaks(self.server, message.active)
             if self.role is ReplicaRole.LOST:
                 self._become(ReplicaRole.WAITING)
 
-    # --- What it says of itself
+    # --- Status
 
     def status(self) -> dict[str, object]:
         found: dict[str, object] = {"role": str(self.role), "term": self.term, "batches": self._number}
@@ -720,7 +718,7 @@ class Replica:
         if self.trouble:
             found["trouble"] = self.trouble
         if self.role is ReplicaRole.LOST:
-            found["trouble"] = "its state is lost; its topics cannot be numbered any more: start a new layout"
+            found["trouble"] = "its state is lost, so its topics get no more numbers: start a new layout"
         if self.machine is not None:
             server = self.machine.server
             found |= {

@@ -1,7 +1,7 @@
-"""What the active replica knows of its standby: which batches it was sent, and which it has on its disk.
+"""The active replica's view of its standby: which batches were sent, and which are on the standby's disk.
 
-First the standby gets the state (transfer.py), then it follows: each batch is sent to it, and repeated until it is
-acknowledged. From then on the active replica is gated: it says nothing of a batch that the standby does not have.
+First the standby gets the state (transfer.py). Then it follows: each batch is sent, and resent until acknowledged. From
+then on the active replica is gated: no output of a batch leaves before the standby has the batch.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from tidings.core.ordering.messages import Replicate, StateTaken
 from tidings.core.ordering.replication.transfer import StateSender
 
 MAX_UNACKNOWLEDGED = 2048
-"""Batches that the standby does not have; beyond, nothing new is taken, or, while it still gets the state, it is left
-behind."""
+"""Batches that the standby has not acknowledged; beyond, new requests are ignored or, during a transfer of the state,
+the standby is left behind."""
 REPEATED = 256
-"""Batches that are repeated at a time."""
+"""Batches resent at a time."""
 
 
 class StandbyLink:
     def __init__(self, server: str, send: Callable[[Message], None]) -> None:
         self.follows = False
-        """It has the state, and is sent each batch."""
+        """The standby has the state, and each batch is sent to it."""
         self._server = server
         self._send = send
         self._gated = False
         self._gated_after = 0
-        """The last batch of which something was said although the standby did not have it."""
+        """The last batch whose outputs left although the standby did not have it."""
         self._acknowledged = 0
         self._silence = 0
-        """Ticks in which it acknowledged nothing new."""
+        """Ticks since a new acknowledgement."""
         self._unacknowledged: dict[int, bytes] = {}
         self._transfer: StateSender | None = None
 
     @property
-    def gets_the_state(self) -> bool:
+    def is_receiving_state(self) -> bool:
         return self._transfer is not None
 
     @property
@@ -47,12 +47,12 @@ class StandbyLink:
         return self._gated and len(self._unacknowledged) >= MAX_UNACKNOWLEDGED
 
     @property
-    def has_all_that_was_said(self) -> bool:
-        """From then on it may take over."""
+    def may_take_over(self) -> bool:
+        """True if the standby has all that was sent, and so may take over."""
         return self._gated and self._acknowledged >= self._gated_after
 
     def safe(self, number: int) -> int:
-        """Up to which batch something may be said; `number` is the last on our own disk."""
+        """Return the batch up to which outputs may leave; `number` is the last on our own disk."""
         return self._acknowledged if self._gated and self._acknowledged < number else number
 
     def leave_behind(self) -> None:
@@ -66,11 +66,11 @@ class StandbyLink:
         self._transfer = StateSender(self._server, term, number, state, self._send)
 
     def state_taken(self, message: StateTaken) -> bool:
-        """False: it says nothing new."""
+        """Handle an acknowledgement of the transfer; False if it is not new."""
         return self._transfer is not None and self._transfer.taken(message)
 
     def resume(self, number: int, acknowledged: int, missing: dict[int, bytes]) -> None:
-        """It followed in an earlier life of ours, and has the batches up to `acknowledged`."""
+        """Continue with a standby that followed before our restart and has the batches up to `acknowledged`."""
         self._follow(number, acknowledged)
         self._unacknowledged = missing
 
@@ -80,7 +80,7 @@ class StandbyLink:
         self._acknowledged = acknowledged
 
     def written(self, term: int, number: int, inputs: bytes) -> None:
-        """A batch is on our own disk."""
+        """Send a batch that is on our own disk."""
         if not self.follows and self._transfer is None:
             return
         self._unacknowledged[number] = inputs
@@ -90,7 +90,7 @@ class StandbyLink:
             self.leave_behind()
 
     def has(self, taken: int, term: int, number: int) -> bool:
-        """It says that it has the batches up to `taken`; False: it does not follow, or says what cannot be."""
+        """Record that the standby has the batches up to `taken`; False if it does not follow or cannot have them."""
         if self._transfer is not None and taken >= self._transfer.number:
             self._transfer = None
             self._follow(number, taken)
@@ -104,7 +104,7 @@ class StandbyLink:
         return True
 
     def tick(self, term: int, number: int) -> None:
-        """A sign of life, and what it lacks again."""
+        """Send a heartbeat, and resend what the standby lacks."""
         if self._transfer is not None:
             self._transfer.repeat()
         if self.follows:

@@ -1,4 +1,4 @@
-"""The state of a server on its way to a replica that lacks it: cut into parts, sent in order, repeated until taken."""
+"""Transfers a server's state to a replica that lacks it: in parts, sent in order, resent until acknowledged."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tidings.core.ordering.messages import MAX_PART_BYTES, StatePart, StateTaken
 
 WINDOW = 32
-"""Parts on their way at a time."""
+"""Parts in flight at a time."""
 
 
 class StateSender:
@@ -26,12 +26,12 @@ class StateSender:
         self.repeat()
 
     def repeat(self) -> None:
-        """Again from the first that was not taken."""
+        """Resend from the first unacknowledged part on."""
         self._next = self._taken
         self._fill()
 
     def taken(self, message: StateTaken) -> bool:
-        """False: it says nothing new."""
+        """Handle an acknowledgement; False if it is not new."""
         if message.number != self.number or not self._taken < message.part <= len(self._pieces):
             return False
         self._taken = message.part
@@ -55,14 +55,14 @@ class StateSender:
 
 
 class StateReceiver:
-    """Takes parts in their order; those of a later state begin anew."""
+    """Takes parts in order; a part of a later state starts anew."""
 
     def __init__(self) -> None:
         self._of = (0, -1)
         self._pieces: list[bytes] = []
 
     def take(self, part: StatePart) -> bytes | None:
-        """The whole state with its last part."""
+        """Take a part; with the last one, return the whole state."""
         of = (part.term, part.number)
         if of > self._of:
             self._of, self._pieces = of, []

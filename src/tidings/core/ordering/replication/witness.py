@@ -1,8 +1,8 @@
-"""The witness of a server: says which of its two replicas speaks for it, so that never both do.
+"""The witness of a server: rules which of its two replicas is active, so that never both are.
 
-It keeps one record per server: a term, who is active in it, and whether that one goes on alone. A record changes only
-by a claim that names its present term, so of two claims one loses. A standby is refused while the active one goes on
-alone: it may have missed something. Neither clocks nor delays matter for safety.
+It keeps one record per server: a term, who is active in it, and whether that one continues alone. Only a claim that
+names the current term changes a record, so of two claims one loses. A standby is rejected while the active replica
+continues alone: the standby may have missed something. Safety depends on neither clocks nor delays.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class _Record(Struct, array_like=True, frozen=True):
     term: int = 0
     active: str = ""
     alone: bool = True
-    mark: int = 0
+    claim_nonce: int = 0
 
 
 NOBODY = _Record()
 
 
 class WitnessPart(Part):
-    """For all servers of the layout whose witness this node is."""
+    """The witness for all servers of the layout that name this node."""
 
     name = "witness"
     handles = {Claim: "on_claim"}
@@ -46,7 +46,7 @@ class WitnessPart(Part):
                 self._records[server] = msgspec.msgpack.decode(value, type=_Record)
 
     def alone(self, server: str) -> str:
-        """Who goes on alone for the server; empty: nobody does."""
+        """Return the replica that continues alone; empty if none does."""
         record = self._records.get(server, NOBODY)
         return record.active if record.alone else ""
 
@@ -56,15 +56,17 @@ class WitnessPart(Part):
             return
         record = self._records.get(message.server, NOBODY)
         if self._is_granted(record, sender, message, primary=place.primary):
-            record = _Record(record.term + 1, sender, message.alone, message.mark)
+            record = _Record(record.term + 1, sender, message.alone, message.claim_nonce)
             key = _PREFIX + message.server.encode()
-            # Written before it is said: a witness that forgot could rule otherwise.
+            # Written before it is sent: a witness that forgot could rule differently.
             try:
                 self._store.write([("identity", key, msgspec.msgpack.encode(record))])
             except StoreError:
-                return  # it is claimed again
+                return  # the replica claims again
             self._records[message.server] = record
-        self.port.send(sender, Ruling(message.server, record.term, record.active, record.alone, record.mark))
+        self.port.send(
+            sender, Ruling(message.server, record.term, record.active, record.alone, record.claim_nonce)
+        )
 
     @staticmethod
     def _is_granted(record: _Record, sender: str, claim: Claim, *, primary: str) -> bool:

@@ -1,1 +1,1 @@
-"""What numbers events: `server` follows the paper, `machine` makes it deterministic, `leases` tell who is gone."""
+"""Numbers events. Read `server` (the paper's algorithm), `machine` (deterministic), `leases` (which clients live)."""

@@ -1,6 +1,6 @@
-"""Who of a server's clients was heard of lately, and which subscribers wait for what.
+"""Tracks when a server last heard from each client, and which events subscribers wait for.
 
-Only the active replica keeps this, and begins anew when it becomes active: being heard of is no part of the state.
+Only the active replica tracks this, starting anew when it becomes active: leases are not part of the state.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tidings.core.ordering.layout import Layout
 from tidings.core.ordering.messages import Identity, SubscriberAlive
 
 MAX_SHOWN = 100
-"""Subscribers that the status names."""
+"""How many subscribers the status lists."""
 
 
 class _Stall(Struct, frozen=True, gc=False):
@@ -29,7 +29,7 @@ class Leases:
         self._stalls: dict[Identity, _Stall] = {}
 
     def clear(self) -> None:
-        """Nobody was heard of, nobody is late, nobody is known to wait."""
+        """Forget all: nobody is overdue or known to wait."""
         self._heard.clear()
         self._stalls.clear()
 
@@ -37,7 +37,7 @@ class Leases:
         self._heard[identity] = now
 
     def overdue(self, identities: Iterable[Identity], now: int, lease_ns: int) -> list[Identity]:
-        """Those who were not heard of for so long; who is new begins now."""
+        """Return those not heard from for longer than the lease; the lease of a new one starts now."""
         heard = self._heard
         return [identity for identity in identities if now - heard.setdefault(identity, now) > lease_ns]
 
@@ -47,7 +47,7 @@ class Leases:
             self._stalls.pop(identity, None)
 
     def note_stall(self, message: SubscriberAlive, now: int) -> None:
-        """What the subscriber says that it lacks."""
+        """Record the event that a subscriber waits for."""
         before = self._stalls.pop(message.subscriber, None)
         if message.buffered:
             same = before is not None and (before.topic, before.number) == (message.topic, message.number)
@@ -55,7 +55,7 @@ class Leases:
             self._stalls[message.subscriber] = _Stall(message.topic, message.number, message.buffered, since)
 
     def stalled(self, layout: Layout, now: int) -> list[dict[str, object]]:
-        """For operators: who waits for which event, how many wait behind it, and for how long."""
+        """Return, for operators, who waits for which event, how many wait behind it, and for how long."""
         return [
             {
                 "subscriber": subscriber,

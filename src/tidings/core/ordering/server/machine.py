@@ -1,11 +1,11 @@
-"""A server as a deterministic machine: inputs in, outputs out, and a state that can be written down.
+"""A server as a deterministic state machine: inputs in, outputs out, and a state that can be serialized.
 
-Every replica of a server that is given the same inputs in the same order has the same state and makes the same
-outputs. Besides the server itself the machine holds what must not be forgotten when another replica goes on:
+Every replica that gets the same inputs in the same order has the same state and makes the same outputs. Besides the
+server itself, the state includes what must survive a takeover:
 
-* what went up the chain and was not taken yet, numbered, so that the link is reliable and FIFO over any transport,
-  across restarts and take-overs;
-* no-ops that are not with the event service yet.
+* unacknowledged items of the chain, numbered, so that the link is reliable and FIFO over any transport, across restarts
+  and takeovers;
+* no-ops that the event service has not confirmed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Inputs = list[tuple[str, Input]]
 """(sender, message)"""
 
 MachineOutput = tuple[str, Message] | Output
-"""A message to a client's node or, for `CHAIN` and `Between`, to a server; or something for the driver."""
+"""A message to a client's node or (items of the chain, `Between`) to a server; or an output for the driver."""
 
 _CHAIN = (CreateRelay, AnswersTaken, SubscribeWalk)
 _BETWEEN = (StampsAgain, WalkAgain)
@@ -82,7 +82,7 @@ _decode_state = msgspec.msgpack.Decoder(MachineState).decode
 
 
 class PublishNoOps(Output, frozen=True, gc=False):
-    """To the driver: publish these in the event service, then say `no_ops_published(number)`."""
+    """Asks the driver to publish these in the event service, then to call `no_ops_published(number)`."""
 
     server: str
     number: int
@@ -91,7 +91,7 @@ class PublishNoOps(Output, frozen=True, gc=False):
 
 
 class _CapturingPort:
-    """The server's port: what it sends and says becomes outputs of the machine. It has no time and no chance."""
+    """The server's port: turns what it sends and emits into outputs. It has no clock and no randomness."""
 
     random: RandomSource
 
@@ -104,7 +104,7 @@ class _CapturingPort:
 
     @property
     def now(self) -> int:
-        raise NotImplementedError("a machine has no time")
+        raise NotImplementedError("a machine has no clock")
 
     def sender(self, to: str) -> Send:
         return lambda message: self.send(to, message)
@@ -120,17 +120,17 @@ class SequencerMachine:
     def __init__(self, server: str, layout: Layout) -> None:
         self.outputs: list[MachineOutput] = []
         self.untaken: dict[int, ChainMessage] = {}
-        """What went up the chain, by number, until the server above has taken it."""
+        """Number -> item that went up the chain and is not acknowledged."""
         self.no_ops: dict[int, PublishNoOps] = {}
         self.lineage = 0
-        """Drawn when the numbering began, and part of the state ever since: a server that lost it has another."""
+        """Drawn when the numbering began, and part of the state since: a server that lost its state has another."""
         self._name = server
         self._above = layout.chain.above(server)
         self._below = layout.chain.below(server)
         self._servers = frozenset(layout.chain.servers)
         self._sent = 0
         self._taken = 0
-        """The last number from below."""
+        """The number of the last item from below."""
         self._no_ops_made = 0
         port = _CapturingPort(server, self._on_send, self._on_emit)
         self.server = SequencerServer(port, layout.chain, threshold=layout.threshold)
@@ -159,7 +159,7 @@ class SequencerMachine:
         return self._taken
 
     def apply(self, sender: str, message: Input) -> None:
-        """One input; what comes of it is appended to `outputs`."""
+        """Apply one input and append its results to `outputs`."""
         self._handlers[message.__class__](sender, message)
 
     # --- The chain
@@ -175,7 +175,7 @@ class SequencerMachine:
                 self.server.on_subscribe_walk(self._below, message)
             else:
                 self.server.on_answers_taken(self._below, message)
-        # Said for repeats, too: what said it before may be lost.
+        # Duplicates are acknowledged, too: the earlier acknowledgement may be lost.
         self.outputs.append((self._below, ChainTaken(self._below, self._taken)))
 
     def _on_chain_taken(self, sender: str, message: ChainTaken) -> None:
@@ -199,7 +199,7 @@ class SequencerMachine:
         else:
             self.outputs.append((to, message))
 
-    # --- No-ops, and those who are gone
+    # --- No-ops and expired clients
 
     def _on_emit(self, fact: object) -> None:
         if isinstance(fact, NoOps):
@@ -218,7 +218,7 @@ class SequencerMachine:
     def _on_subscriber_expired(self, sender: str, message: SubscriberExpired) -> None:
         self.server.subscriber_gone(message.subscriber)
 
-    # --- The state
+    # --- State
 
     def written(self) -> bytes:
         return _encode(
@@ -234,11 +234,11 @@ class SequencerMachine:
         )
 
     def restore(self, written: bytes) -> None:
-        """Only a new machine takes a state. OrderError: it is none of this server."""
+        """Restore a state into a new machine. Raises OrderError if it is not a state of this server."""
         try:
             state = _decode_state(written)
         except (msgspec.MsgspecError, UnicodeError) as error:
-            raise OrderError(f"not the state of a sequencer server: {error}") from None
+            raise OrderError(f"not a valid state of a sequencer server: {error}") from None
         if len(state.server.clock) != len(self.server.clock):
             raise OrderError(
                 f"the state of server {self._name!r} has {len(state.server.clock)} topics, "
@@ -259,8 +259,8 @@ def encode_inputs(inputs: Inputs) -> bytes:
 
 
 def decode_inputs(written: bytes) -> Inputs:
-    """OrderError if they are none."""
+    """Decode a batch of inputs; raises OrderError if it is invalid."""
     try:
         return _decode_inputs(written)
     except (msgspec.MsgspecError, UnicodeError) as error:
-        raise OrderError(f"not inputs of a sequencer server: {error}") from None
+        raise OrderError(f"not valid inputs of a sequencer server: {error}") from None

@@ -1,13 +1,13 @@
 """A sequencer server: the topic managers of a range of ranks (paper ordering, section 3.4, with its errata).
 
 It numbers the events of its topics. `clock` is exact for these; for lower-ranked topics it is the highest value that
-ever passed here on its way up. A request that needs clocks of higher-ranked topics climbs the chain, through every
-server between: with shortcuts an event could overtake another, and their stamps would wait for each other. Nothing
-that climbs increments a clock but that of its own topic, so there are no gaps, and no dummy events to fill them.
+ever passed here on its way up. A request that needs clocks of higher-ranked topics climbs the chain through every
+server in between: with shortcuts, one event could overtake another, and their stamps would wait for each other. What
+climbs increments the clock of its own topic only, so there are no gaps, and no dummy events to fill them.
 
-Links of the chain are reliable and FIFO. Requests, answers and repeats are datagrams. The last server that a request
-needs remembers the answer until the publisher has it; the server where it entered knows which one that is, and sends
-repeats there. Every number becomes an event, or a no-op once its publisher is dead.
+The chain's links are reliable and FIFO. Requests, answers and retries are datagrams. The last server that a request
+needs remembers the answer until the publisher acknowledges it; the server where the request entered knows which one
+that is, and forwards retries there. Every number becomes an event, or a no-op once its publisher is dead.
 """
 
 from __future__ import annotations
@@ -42,30 +42,30 @@ from tidings.core.ordering.messages import (
 from tidings.core.ordering.stamps import Chain
 
 MAX_WINDOW = 256
-"""Requests of one publisher whose answers are remembered at a time."""
+"""Limit for the remembered answers to one publisher."""
 MAX_LIVES = 64
-"""Publishers of one node at a time; beyond, a new one gets no numbers until one of them has left or its lease is over.
-With the bounds of a request and of a window, one node cannot take more numbers than a subscriber believes in."""
+"""Publishers of one node at a time; beyond, a new one gets no numbers until one of them leaves or its lease expires.
+Together with the limits of a request and a window, one node cannot take more numbers than a subscriber accepts."""
 MAX_DEAD = 65_536
-"""Identities of dead publishers that are remembered, the latest; and of subscribers that left every topic."""
+"""How many dead publishers, and subscribers that left every topic, are remembered; the latest are."""
 PACK_AFTER = 1024
-"""Of these that were forgotten, until what is left is moved together."""
+"""After this many deletions, the dict of those remembered is rebuilt."""
 EXPIRED = 2**62
-"""Versions from here on are of walks that a server made for a subscriber that it gave up. Below them there is room for
-the incarnations from which the later lives of a subscriber count."""
+"""Versions from here on belong to walks that a server made for an expired subscriber. Below is room for the
+incarnations from which a restarted subscriber counts."""
 
 Known = TypeVar("Known")
 
 
 class NoOps(Output, frozen=True, gc=False):
-    """To the driver: publish no-ops with the stamp's number and the `count` - 1 numbers after it."""
+    """Asks the driver to publish no-ops with the `count` numbers from the stamp's on."""
 
     stamp: Timestamp
     count: int
 
 
 class ServerState(Struct, array_like=True):
-    """All that a server knows, to be written down."""
+    """All that a server knows, in a form that can be serialized."""
 
     clock: list[int]
     lingering: list[tuple[int, list[int]]]
@@ -78,7 +78,7 @@ class ServerState(Struct, array_like=True):
 
 
 class _Requests:
-    """What the server where they enter knows of a publisher's requests."""
+    """A publisher's requests, at the server where they enter. 0 <= acknowledged < next."""
 
     __slots__ = ("acknowledged", "holders", "next")
 
@@ -86,13 +86,13 @@ class _Requests:
         self.next = 1
         self.acknowledged = 0
         self.holders: dict[int, str] = {}
-        """Request -> the server that remembers its answer, until it is acknowledged."""
+        """Unacknowledged request -> the server that remembers its answer."""
 
 
 class _Latest(Generic[Known]):
-    """What is known of those who are gone, `of` the latest `MAX_DEAD` in the order in which they went.
+    """Remembers, in `of`, the latest `MAX_DEAD` clients that are gone, in the order in which they left.
 
-    The first entry of a dict is found behind all that were deleted before it; so they must not become many.
+    To find its first entry, a dict steps over all entries deleted before it, so it is rebuilt now and then.
     """
 
     __slots__ = ("_forgotten", "of")
@@ -102,7 +102,7 @@ class _Latest(Generic[Known]):
         self._forgotten = 0
 
     def add(self, identity: Identity, known: Known) -> Identity | None:
-        """Who is forgotten for it."""
+        """Add an entry, and return the one that is forgotten in its place."""
         self.of[identity] = known
         if len(self.of) <= MAX_DEAD:
             return None
@@ -138,23 +138,23 @@ class SequencerServer(Part):
         self._above = chain.above(port.node)
         self._below = chain.below(port.node)
         self._requests: dict[Identity, _Requests] = {}
-        self._lives: dict[str, int] = {}
-        """Node -> how many publishers it has among these."""
+        self._publisher_counts: dict[str, int] = {}
+        """Node -> how many publishers it has in `_requests`."""
         self._answers: dict[Identity, dict[str, dict[int, EventStamps]]] = {}
-        """Publisher -> server that counts its requests -> request -> answer: those that end here and are not
-        acknowledged. Many publishers may die at once: each costs no more than its own."""
+        """Publisher -> server that counts its requests -> request -> answer: the unacknowledged ones that end here.
+        Keyed by publisher first, because many may die at once."""
         self._dead: _Latest[None] = _Latest()
         self._subscriptions: dict[Identity, tuple[int, frozenset[int]]] = {}
-        """Subscriber -> version and topics, of all whose walks pass here."""
+        """Subscriber -> version and topics, for all whose walks pass here."""
         self._left: _Latest[int] = _Latest()
-        """Subscriber that has no topics any more -> its version."""
+        """Subscriber without topics -> its version."""
         self._walks: dict[Identity, WalkDone] = {}
         """The latest answer to each subscriber whose walks end here."""
 
     # --- Numbers for events
 
     def is_early(self, message: Create) -> bool:
-        """A request before it has not come; to hold it back costs less than to have it repeated."""
+        """Return whether a request before it is missing; holding it back is cheaper than a retry."""
         publisher = message.publisher
         requests = self._requests.get(publisher)
         if publisher in self._dead.of or (message.acknowledged and requests is None):
@@ -164,31 +164,35 @@ class SequencerServer(Part):
     def on_create(self, sender: str, message: Create) -> None:
         publisher = message.publisher
         if sender != publisher[0]:
-            self.port.emit(Misbehaviour(sender, f"it asks for numbers in the name of {publisher[0]}"))
+            self.port.emit(Misbehaviour(sender, f"requests numbers in the name of {publisher[0]}"))
         elif message.topic not in self.own or message.acknowledged >= message.request:
-            self.port.emit(Misbehaviour(sender, "it asks for numbers that are not to be had here"))
+            self.port.emit(
+                Misbehaviour(
+                    sender, "requests numbers of another server's topic, or acknowledges its own request"
+                )
+            )
         elif publisher in self._dead.of or (message.acknowledged and publisher not in self._requests):
             self.port.send(sender, PublisherDisowned(publisher))
         else:
             requests = self._requests.get(publisher)
             if requests is None:
-                if self._lives.get(sender, 0) >= MAX_LIVES:
-                    self.port.emit(Misbehaviour(sender, f"it publishes as more than {MAX_LIVES} at once"))
+                if self._publisher_counts.get(sender, 0) >= MAX_LIVES:
+                    self.port.emit(Misbehaviour(sender, f"has more than {MAX_LIVES} publishers at once"))
                     return
                 requests = self._begin(publisher)
             if message.request < requests.next:
                 self._repeat(publisher, requests, message.request)
             elif message.request == requests.next and message.request - message.acknowledged <= MAX_WINDOW:
                 self._create(message, requests)
-            # What is further ahead is repeated, after what lacks before it.
+            # What is further ahead is retried, after what is missing before it.
 
     def _begin(self, publisher: Identity) -> _Requests:
         requests = self._requests[publisher] = _Requests()
-        self._lives[publisher[0]] = self._lives.get(publisher[0], 0) + 1
+        self._publisher_counts[publisher[0]] = self._publisher_counts.get(publisher[0], 0) + 1
         return requests
 
     def _repeat(self, publisher: Identity, requests: _Requests, request: int) -> None:
-        """By datagram: on the chain, repeats would keep it busy for ever."""
+        """Have the answer sent again, by datagram: retries would keep the chain busy for ever."""
         holder = requests.holders.get(request)
         again = StampsAgain(publisher, self.port.node, request)
         if holder == self.port.node:
@@ -197,12 +201,12 @@ class SequencerServer(Part):
             self.port.send(holder, again)
 
     def _create(self, message: Create, requests: _Requests) -> None:
-        """Take the numbers, then ask upwards for the clocks that this server does not know."""
+        """Take the numbers, then request the clocks that this server does not know from those above."""
         topic = message.topic
         base = self.clock[topic]
         self.clock[topic] = base + message.count
         index = self.groups.take(topic)
-        # Those of higher-ranked topics are 0 here; their servers fill them in.
+        # Clocks of higher-ranked topics are 0 here; their servers fill them in.
         values = tuple([self.clock[rank] for rank in index])
         last = self._last_of(index)
         requests.next += 1
@@ -221,13 +225,13 @@ class SequencerServer(Part):
         self._send_on(stamps, message.acknowledged, last)
 
     def _last_of(self, index: tuple[int, ...]) -> str:
-        """The highest server that is needed for these topics, this one at least."""
+        """Return the highest server that these topics need, at least this one."""
         if index and index[0] < self.own.start:
             return self._chain.server_of(index[0])
         return self.port.node
 
     def _acknowledge(self, publisher: Identity, requests: _Requests, acknowledged: int, last: str) -> None:
-        """Forget answers that have come. The request itself tells all servers up to `last`."""
+        """Forget acknowledged answers. The request itself tells all servers up to `last`."""
         highest = last
         for request in range(requests.acknowledged + 1, acknowledged + 1):
             holder = requests.holders.pop(request)
@@ -258,7 +262,7 @@ class SequencerServer(Part):
         self._send_on(stamps, message.acknowledged, self._last_of(message.index))
 
     def _send_on(self, stamps: EventStamps, acknowledged: int, last: str) -> None:
-        """To the publisher if this server is the last one needed, else up the chain."""
+        """Answer the publisher if this server is the last one needed, else send up the chain."""
         if last == self.port.node:
             self._answer(stamps)
             return
@@ -276,7 +280,7 @@ class SequencerServer(Part):
         self._climb(relay, last)
 
     def _answer(self, stamps: EventStamps) -> None:
-        """Remembered before it is sent: a standby must have it by then."""
+        """Remember the answer, then send it: a standby must have it by then."""
         if stamps.publisher in self._dead.of:
             self._replace(stamps)
             return
@@ -300,14 +304,14 @@ class SequencerServer(Part):
         if answers is None:
             return
         while answers:
-            first = next(iter(answers))  # they came in the order of the requests
+            first = next(iter(answers))  # in the order of the requests
             if first > acknowledged:
                 return
             del answers[first]
         self._take_answers(publisher, server)
 
     def _take_answers(self, publisher: Identity, server: str) -> dict[int, EventStamps]:
-        """They are not remembered any more."""
+        """Remove and return the remembered answers."""
         of_publisher = self._answers.get(publisher, {})
         taken = of_publisher.pop(server, {})
         if not of_publisher:
@@ -316,34 +320,35 @@ class SequencerServer(Part):
 
     def on_stamps_again(self, sender: str, message: StampsAgain) -> None:
         answer = self._answers.get(message.publisher, {}).get(message.server, {}).get(message.request)
-        if answer is not None:  # else it is on its way here, or acknowledged
+        if answer is not None:  # else it is still climbing, or acknowledged
             self.port.send(message.publisher[0], answer)
         elif message.publisher in self._dead.of:
             self.port.send(message.publisher[0], PublisherDisowned(message.publisher))
 
     def on_publisher_alive(self, sender: str, message: PublisherAlive | PublisherGone) -> None:
-        """A publisher that asks for nothing now acknowledges, too."""
+        """Take the acknowledgement of a publisher that has no request to carry it."""
         publisher = message.publisher
         requests = self._requests.get(publisher)
         if sender != publisher[0]:
-            self.port.emit(Misbehaviour(sender, f"it speaks in the name of {publisher[0]}"))
+            self.port.emit(Misbehaviour(sender, f"sends in the name of {publisher[0]}"))
         elif publisher in self._dead.of or (requests is None and message.acknowledged):
             self.port.send(sender, PublisherDisowned(publisher))
         elif requests is not None and requests.acknowledged < message.acknowledged < requests.next:
             self._acknowledge(publisher, requests, message.acknowledged, self.port.node)
 
     def on_publisher_gone(self, sender: str, message: PublisherGone) -> None:
-        """It is told to all servers: answers of one are remembered at others."""
+        """Replace what the publisher did not publish. All servers get this message: one's answers may be at others."""
         if sender != message.publisher[0]:
-            self.port.emit(Misbehaviour(sender, f"it speaks in the name of {message.publisher[0]}"))
+            self.port.emit(Misbehaviour(sender, f"sends in the name of {message.publisher[0]}"))
         elif message.publisher not in self._dead.of:
             self.on_publisher_alive(sender, message)
             requests = self._requests.get(message.publisher, _Requests())
             highest = min(requests.holders.values(), key=self._chain.position_of, default=self.port.node)
-            self._bury(message.publisher)
+            self._declare_dead(message.publisher)
             self._replace_answers(message.publisher, self.port.node)
             if highest != self.port.node:
-                # Behind what it acknowledged. Told by the publisher alone, they might replace what it published.
+                # Up the chain, behind its acknowledgements: PublisherGone alone could overtake these, and the servers
+                # above would replace events that were published.
                 self._climb(AnswersTaken(message.publisher, self.port.node, 0, highest), highest)
 
     def has_subscriber(self, subscriber: Identity) -> bool:
@@ -355,12 +360,12 @@ class SequencerServer(Part):
 
     @property
     def publishers(self) -> list[Identity]:
-        """Those of whom something is remembered."""
+        """Publishers that have requests or answers here."""
         return list(dict.fromkeys([*self._requests, *self._answers]))
 
     @property
     def subscribers(self) -> list[Identity]:
-        """Those who have topics, and whose walks begin here."""
+        """Subscribers with topics whose walks begin here."""
         return [
             subscriber
             for subscriber, (_, topics) in self._subscriptions.items()
@@ -373,7 +378,7 @@ class SequencerServer(Part):
 
     @property
     def clients(self) -> set[str]:
-        """The nodes of all who may wait for an answer."""
+        """The nodes of all clients that may wait for an answer."""
         return {name for name, _ in (*self.publishers, *self._subscriptions)}
 
     @property
@@ -382,28 +387,28 @@ class SequencerServer(Part):
 
     @property
     def unacknowledged(self) -> int:
-        """Answers that are remembered."""
+        """The number of remembered answers."""
         return sum(len(answers) for of_one in self._answers.values() for answers in of_one.values())
 
     def publisher_dead(self, publisher: Identity) -> None:
-        """Its lease is over; every server is told. What it may not have published is replaced by no-ops."""
-        self._bury(publisher)
+        """Replace by no-ops what the publisher may not have published. Every server does so when its lease expires."""
+        self._declare_dead(publisher)
         for server in list(self._answers.get(publisher, ())):
             self._replace_answers(publisher, server)
 
-    def _bury(self, publisher: Identity) -> None:
+    def _declare_dead(self, publisher: Identity) -> None:
         self._dead.add(publisher, None)
         if self._requests.pop(publisher, None) is not None:
-            self._lives[publisher[0]] -= 1
-            if not self._lives[publisher[0]]:
-                del self._lives[publisher[0]]
+            self._publisher_counts[publisher[0]] -= 1
+            if not self._publisher_counts[publisher[0]]:
+                del self._publisher_counts[publisher[0]]
 
     def _replace_answers(self, publisher: Identity, server: str) -> None:
         for stamps in self._take_answers(publisher, server).values():
             self._replace(stamps)
 
     def _replace(self, stamps: EventStamps) -> None:
-        """No-ops have all entries: the next event of the topic relies on what this stamp waits for."""
+        """Emit no-ops with all entries: the next event of the topic relies on what this stamp waits for."""
         first = Timestamp(stamps.topic, stamps.base + 1, stamps.index, stamps.values)
         self.port.emit(NoOps(first, stamps.count))
 
@@ -412,10 +417,10 @@ class SequencerServer(Part):
     def on_change_subscription(self, sender: str, message: ChangeSubscription) -> None:
         index = tuple(sorted({*message.topics, *message.ghosts}))
         if sender != message.subscriber[0]:
-            self.port.emit(Misbehaviour(sender, f"it subscribes in the name of {message.subscriber[0]}"))
+            self.port.emit(Misbehaviour(sender, f"subscribes in the name of {message.subscriber[0]}"))
         elif not self._is_walk(message, index) or index[-1] not in self.own:
             self.port.emit(
-                Misbehaviour(sender, "it asks for a change of subscription that makes no sense here")
+                Misbehaviour(sender, "requests an invalid change of subscription, or one for another server")
             )
         elif self._version(message.subscriber) >= EXPIRED:
             self.port.send(sender, SubscriberDisowned(message.subscriber))
@@ -458,7 +463,7 @@ class SequencerServer(Part):
             self._maybe_walk(message)
 
     def _maybe_walk(self, walk: SubscribeWalk) -> None:
-        """Who resumes counts on stamps that had it in mind all the time: not where it was forgotten."""
+        """Walk, unless the subscriber resumes and is unknown here: stamps made meanwhile did not consider it."""
         subscriber = walk.subscriber
         has_topics_here = any(topic in self.own for topic in walk.topics)
         if walk.resumes and has_topics_here and not self.has_subscriber(subscriber):
@@ -467,7 +472,7 @@ class SequencerServer(Part):
             self._walk(walk)
 
     def _walk(self, walk: SubscribeWalk) -> None:
-        """Read the clocks and change the groups, at one moment, without taking a number."""
+        """Read the clocks and change the groups, in one step, without taking a number."""
         self._learn(walk.index, walk.values)
         values = self._filled(walk.index, walk.values)
         self._record(walk)
@@ -492,7 +497,7 @@ class SequencerServer(Part):
         self.groups.change(old, new, walk.ghosts)
 
     def subscriber_gone(self, subscriber: Identity) -> None:
-        """It was away for too long. The walk that takes it out is made here, where its own would begin."""
+        """Remove a subscriber whose lease expired, by a walk that starts here, where its own would."""
         version, topics = self._subscriptions.get(subscriber, (0, frozenset()))
         if topics and max(topics) in self.own:
             ghosts = tuple(sorted(topics))
@@ -502,10 +507,10 @@ class SequencerServer(Part):
 
     def on_walk_again(self, sender: str, message: WalkAgain) -> None:
         done = self._walks.get(message.subscriber)
-        if done is not None and done.version == message.version:  # else it is on its way here
+        if done is not None and done.version == message.version:  # else it is still climbing
             self.port.send(message.subscriber[0], done)
 
-    # --- Its state
+    # --- State
 
     def state(self) -> ServerState:
         return ServerState(
@@ -531,7 +536,7 @@ class SequencerServer(Part):
         )
 
     def restore(self, state: ServerState) -> None:
-        """What another had, or this one before it stopped; only a new server takes it."""
+        """Restore a state into a new server."""
         self.clock = list(state.clock)
         for publisher, following, acknowledged, holders in state.requests:
             requests = self._begin(publisher)
@@ -547,19 +552,17 @@ class SequencerServer(Part):
         self._left.of = dict(state.left)
         self._walks = {walk.subscriber: walk for walk in state.walks}
 
-    # --- Both
+    # --- The chain
 
     def _climb(self, message: CreateRelay | AnswersTaken | SubscribeWalk, last: str) -> None:
-        """Towards `last`, by the next higher server always."""
-        assert self._above is not None, f"there is nobody above {self.port.node}, and {last} is needed"
+        """Send towards `last`, always through the next higher server."""
+        assert self._above is not None, f"{self.port.node} is the highest server, but {last} is needed"
         self.port.send(self._above, message)
 
     def _is_from_below(self, sender: str) -> bool:
         if sender == self._below:
             return True
-        self.port.emit(
-            Misbehaviour(sender, "it is not the next lower server and sent something up the chain")
-        )
+        self.port.emit(Misbehaviour(sender, "sends up the chain but is not the next lower server"))
         return False
 
     def _learn_event(self, relay: CreateRelay) -> None:
@@ -567,7 +570,7 @@ class SequencerServer(Part):
         self._learn(relay.index, relay.values)
 
     def _learn(self, index: tuple[int, ...], values: tuple[int, ...]) -> None:
-        """Raise the clocks of lower-ranked topics to what passes here."""
+        """Raise the clocks of lower-ranked topics to the values that pass here."""
         clock = self.clock
         for position in range(bisect_left(index, self.own.stop), len(index)):
             rank = index[position]
@@ -575,7 +578,7 @@ class SequencerServer(Part):
                 clock[rank] = values[position]
 
     def _filled(self, index: tuple[int, ...], values: tuple[int, ...]) -> tuple[int, ...]:
-        """The values, with the clocks of own topics in their places."""
+        """Return the values with the clocks of own topics filled in."""
         start, stop = bisect_left(index, self.own.start), bisect_left(index, self.own.stop)
         if start == stop:
             return values

@@ -1,4 +1,4 @@
-"""A broker of the content-based overlay in mode best-effort: forwarding, routing and the edge composed."""
+"""A broker of mode best-effort, composed of forwarding, routing and the edge."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidings.core.overlay.routing import RoutingTable
 
 
 class Broker(Node):
-    """`incarnation` grows with every start of the broker. Brokers of one process share a `matcher`."""
+    """A best-effort broker. `incarnation` grows with every start; brokers of one process share a `matcher`."""
 
     def __init__(
         self, port: Port, neighbours: Sequence[str], *, incarnation: int, matcher: Matcher | None = None
@@ -31,7 +31,7 @@ class Broker(Node):
         self.table.discard()
 
     def status(self) -> dict[str, object]:
-        """What `tidings status` shows."""
+        """Return what `tidings status` shows."""
         return {
             "broker": self.name,
             "mode": "best-effort",

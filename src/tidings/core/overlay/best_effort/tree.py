@@ -1,6 +1,6 @@
 """Best-effort routing of publications along the interests, and notification of local clients.
 
-This is the hottest code of a broker and of a simulation: one call per publication and hop.
+This is the hottest code of brokers and simulations: one call per publication and hop.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class TreeRouting(Part):
                 self._send_on(sender, stretch, self._routes.get(selection) or self._table.route(selection))
 
     def _fresh(self, run: Run, complain: Callable[[WireError], None]) -> list[Stretch]:
-        """What was not here before."""
+        """Return the parts of the run that are not duplicates."""
         ranges = self.recent.fresh(run.source, run.incarnation, run.first, run.last)
         self.duplicates += run.count - sum(last - first + 1 for first, last in ranges)
         try:
@@ -87,22 +87,22 @@ class TreeRouting(Part):
             send(Notify(subscriptions, stretch))
 
     def _take_from_client(self, client: str, publication: Publication) -> bool:
-        """One of our clients publishes: it is confirmed, also when it repeats itself."""
+        """Confirm a client's publication, even a duplicate. Return False if it is rejected."""
         sequence = publication.sequence
         if publication.source != client:
-            self._refuse(client, publication.source, sequence, sequence)
+            self._reject(client, publication.source, sequence, sequence)
             return False
         self._send(client, Confirm(publication.incarnation, sequence, sequence))
         return True
 
     def _take_run(self, client: str, run: Run) -> bool:
         if run.source != client:
-            self._refuse(client, run.source, run.first, run.last)
+            self._reject(client, run.source, run.first, run.last)
             return False
         self._send(client, Confirm(run.incarnation, run.first, run.last))
         return True
 
-    def _refuse(self, client: str, source: str, first: int, last: int) -> None:
+    def _reject(self, client: str, source: str, first: int, last: int) -> None:
         reason = f"client {client!r} may not publish as {source!r}"
         self.port.emit(Misbehaviour(client, reason))
         for sequence in range(first, last + 1):

@@ -1,8 +1,8 @@
-"""Serving others from the cache: answers to an Ask or a Solicit, within bounds.
+"""Answers an Ask or a Solicit from the cache, within bounds.
 
-A request names ranges, and may name absurd ones: the cost is bounded by the cache and by the answers that are left in
-this round, never by the request. Who asks again for what was just sent to it is not answered twice: requests may be
-replayed, or cross with the answer.
+A request names ranges, and may name absurd ones: its cost is bounded by the cache and by the answers left in this
+round, never by the request. A broker that asks again for what was just sent to it gets no second answer: requests may
+be replayed, or cross with the answer.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from tidings.core.structures.range_set import RangeSet
 MAX_REMEMBERED = 16_384
 LOOKS_PER_ANSWER = 3
 MAX_RANGES_LEFT = 64
-"""Of what is passed on to others: it must fit into a message."""
+"""The limit per entry of a request that is passed on: it must fit into a message."""
 
 Identity = tuple[str, int, int]
 
 
 class Answers:
+    """Sends what other brokers ask for, within the round's limit and the budget."""
+
     def __init__(
         self, port: Port, settings: RecoverySettings, recovery_state: RecoveryState, budget: Budget
     ) -> None:
@@ -38,16 +40,17 @@ class Answers:
         self._budget = budget
         self.begin_round()
         self._answered: dict[tuple[str, Identity], int] = {}
-        """(who, which event) -> when"""
+        """(broker, event) -> when it was sent"""
         self.answered = self.messages_sent = 0
         self.refused = 0
-        """Not answered because the round's answers were used up or the budget was."""
+        """Answers not sent because the round's limit or the budget was used up."""
 
     def begin_round(self) -> None:
         self._left = self._settings.answers_per_round
         self._looks = LOOKS_PER_ANSWER * self._settings.answers_per_round
 
     def answer_ids(self, to: str, events: Sequence[IdRanges], by: str) -> int:
+        """Send these events, or the blocks of them that are here; return how many events were sent."""
         sent = 0
         for source, incarnation, ranges in events:
             for start, stop in RangeSet((first, last + 1) for first, last in ranges):
@@ -55,7 +58,7 @@ class Answers:
                     if not self._may_look():
                         return sent
                     sent += self._send_events(to, entry, by)
-                for sequence in range(start, stop):  # what is incomplete was advertised, too
+                for sequence in range(start, stop):  # incomplete events were advertised, too
                     if not self._may_look():
                         return sent
                     assembly = self._recovery_state.assemblies.get(source, incarnation, sequence)
@@ -64,7 +67,10 @@ class Answers:
         return sent
 
     def answer_lost(self, to: str, lost: Sequence[Lost], by: str) -> tuple[int, tuple[Lost, ...]]:
-        """How many events were sent, and what is left for others to serve (recovery, epidemic 1)."""
+        """Send what is here; return how many events that was, and what is left for other brokers to answer.
+
+        The paper's pseudo-code forwards a digest unchanged, so every holder would answer.
+        """
         sent, rest = 0, []
         for origin, pattern, epoch, ranges in lost:
             left = RangeSet((first, last + 1) for first, last in ranges)
@@ -79,6 +85,7 @@ class Answers:
         return sent, tuple(rest)
 
     def answer_partial(self, to: str, wants: Sequence[Want], by: str) -> tuple[int, tuple[Want, ...]]:
+        """Send missing blocks; return how many events they are of, and what is left for other brokers to answer."""
         sent, rest = 0, []
         for want in wants:
             source, incarnation, sequence, lacks = want
@@ -96,7 +103,7 @@ class Answers:
         return sent, tuple(rest)
 
     def _may_look(self) -> bool:
-        """A request may name what it likes: so many events are looked at in a round, and no more answered."""
+        """Limit the lookups and answers per round, because a request may name anything."""
         if self._left <= 0 or self._looks <= 0:
             self.refused += 1
             return False
@@ -113,7 +120,7 @@ class Answers:
                         yield entry, number
 
     def _send_events(self, to: str, entry: Cached, by: str, lacks: Sequence[Lack] | None = None) -> int:
-        """What of it was not just sent; how many events that were."""
+        """Send the events of the entry that were not just sent; return how many that are."""
         source, incarnation, first = entry.identity
         unsent = RangeSet()
         for sequence in range(first, first + entry.stretch.count):
@@ -160,7 +167,7 @@ class Answers:
         self._answered[key] = self._port.now
 
     def pushed_block(self, assembly: Assembly, message: Fragment, by: str) -> Fragment:
-        """What is pushed when a block comes: itself, or with coding a fresh combination of what is here."""
+        """Return what to push when a block comes: the block, or with coding a new combination of the blocks here."""
         if message.coefficients or self._settings.redundancy:
             fresh = assembly.recoded(message.generation, self._port.random, route=(), by=by)
             if fresh is not None:
@@ -170,7 +177,7 @@ class Answers:
     def messages(
         self, entry: Cached, by: str, lacks: Sequence[Lack] | None = None
     ) -> Sequence[Carried | Fragment]:
-        """The events as they are sent to one broker: whole if they fit, one that does not in blocks."""
+        """Return the messages that carry the entry: whole if it fits into a datagram, otherwise in blocks."""
         settings = self._settings
         carried = Carried(entry.origin, entry.numbers, (), by, entry.stretch)
         whole = in_blocks(carried, settings.block_bytes, settings.datagram_bytes)

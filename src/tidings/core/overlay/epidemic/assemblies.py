@@ -1,4 +1,4 @@
-"""Events of which blocks are here and others lack, within bounds."""
+"""Events of which only some blocks have come, within bounds."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tidings.core.overlay.epidemic.messages import Fragment
 
 Identity = tuple[str, int, int]
 Key = tuple[Any, ...]
-"""A whole header (blocks.Header), the identity at 2 to 4."""
+"""A complete header (blocks.Header); items 2 to 4 are the identity."""
 
 
 class _Entry:
-    """An assembly and who is charged for it."""
+    """An assembly and the sender that is charged for it."""
 
     __slots__ = ("assembly", "charged_bytes", "sender")
 
@@ -25,25 +25,25 @@ class _Entry:
 
 
 class _Account:
-    """What one sender has begun."""
+    """The assemblies that one sender started."""
 
     __slots__ = ("charged_bytes", "entries")
 
     def __init__(self) -> None:
         self.charged_bytes = 0
         self.entries: dict[Key, None] = {}
-        """The least recently fed first."""
+        """Least recently extended first."""
 
 
 class Assemblies:
-    """Events being put together, bounded in bytes for each sender and in total, and in age.
+    """Assembles events from blocks, bounded in bytes per sender and in total, and in age.
 
-    An assembly is charged to the sender that began it. At a sender's bound the one of its assemblies that was
-    fed least recently goes; at the total bound, one of the sender that is charged most: whoever floods pushes
-    out what it began itself. A complete assembly stays until it is forgotten, too old, or pushed out.
+    An assembly is charged to the sender that started it. At a sender's limit, its least recently extended assembly is
+    evicted; at the total limit, one of the sender that is charged most: a sender that floods evicts what it started
+    itself. A complete assembly stays until it is forgotten, expires, or is evicted.
 
-    Blocks of one identity with different headers are put together apart: whoever forges a block of an event does not
-    keep it from being put together.
+    Blocks with the same identity but different headers are assembled separately: a forged block of an event cannot
+    prevent its assembly.
     """
 
     def __init__(self, max_bytes: int, max_bytes_per_sender: int, max_age_ns: int) -> None:
@@ -51,20 +51,20 @@ class Assemblies:
         self._max_bytes_per_sender = max_bytes_per_sender
         self._max_age_ns = max_age_ns
         self._entries: dict[Key, _Entry] = {}
-        """The least recently fed first."""
+        """Least recently extended first."""
         self._headers: dict[Identity, dict[Key, None]] = {}
-        """What calls itself by one identity, nearly always one."""
+        """The headers that claim an identity; nearly always one."""
         self._accounts: dict[str, _Account] = {}
         self.charged_bytes = 0
         self.dropped = 0
-        """Pushed out by the bounds on bytes."""
+        """Assemblies evicted because of the limits on bytes."""
         self.expired = 0
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def add(self, sender: str, fragment: Fragment, now: int) -> Assembly | None:
-        """The assembly, if the block was of use to it and there is room; WireError as Assembly says."""
+        """Add a block; return the assembly if the block was useful and there is room. WireError as in Assembly."""
         key = header_of(fragment)
         entry = self._find(key)
         if entry is None:
@@ -72,12 +72,12 @@ class Assemblies:
         elif not entry.assembly.add(fragment):
             return None
         entry.assembly.heard_at = now
-        self._feed(key, entry)
+        self._extend(key, entry)
         self._keep_bounds(self._accounts[entry.sender])
         return entry.assembly if key in self._entries else None
 
     def get(self, source: str, incarnation: int, sequence: int) -> Assembly | None:
-        """Of several with that identity the one of which most is here."""
+        """Return the assembly with this identity; if there are several, the one with most blocks."""
         keys = tuple(self._headers.get((source, incarnation, sequence), ()))
         found = [entry.assembly for key in keys if (entry := self._find(key)) is not None]
         return max(found, key=lambda assembly: assembly.rank, default=None)
@@ -87,7 +87,7 @@ class Assemblies:
             self._remove(key)
 
     def incomplete(self, quiet_since: int) -> Iterator[Assembly]:
-        """Those that lack blocks and got none after that time, the longest quiet first."""
+        """Return the assemblies that lack blocks and got none after that time, the longest quiet first."""
         found = []
         for entry in self._entries.values():
             if entry.assembly.heard_at > quiet_since:
@@ -97,7 +97,7 @@ class Assemblies:
         return iter(found)
 
     def expire(self, now: int) -> int:
-        """Drop what was fed too long ago; returns how many these were."""
+        """Drop assemblies that were last extended too long ago; return how many."""
         old = []
         for key, entry in self._entries.items():
             if entry.assembly.heard_at + self._max_age_ns > now:
@@ -109,15 +109,15 @@ class Assemblies:
         return len(old)
 
     def _find(self, key: Key) -> _Entry | None:
-        """A spoiled one counts as none: the event may be put together anew."""
+        """Return the entry, but drop a spoiled one: the event may be assembled again."""
         entry = self._entries.get(key)
         if entry is not None and entry.assembly.spoiled:
             self._remove(key)
             return None
         return entry
 
-    def _feed(self, key: Key, entry: _Entry) -> None:
-        """Charge what came, and move the entry to the end of both orders."""
+    def _extend(self, key: Key, entry: _Entry) -> None:
+        """Charge the new bytes, and move the entry to the end of both orders."""
         account = self._accounts.get(entry.sender)
         if account is None:
             account = self._accounts[entry.sender] = _Account()
@@ -133,11 +133,11 @@ class Assemblies:
 
     def _keep_bounds(self, account: _Account) -> None:
         while account.charged_bytes > self._max_bytes_per_sender:
-            self._push_out(account)
+            self._evict_from(account)
         while self.charged_bytes > self._max_bytes:
-            self._push_out(max(self._accounts.values(), key=lambda one: one.charged_bytes))
+            self._evict_from(max(self._accounts.values(), key=lambda one: one.charged_bytes))
 
-    def _push_out(self, account: _Account) -> None:
+    def _evict_from(self, account: _Account) -> None:
         self._remove(next(iter(account.entries)))
         self.dropped += 1
 

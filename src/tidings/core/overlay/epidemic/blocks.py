@@ -1,14 +1,14 @@
-"""Large events in blocks: cutting, putting together, coding, and the bounds on what is being put together.
+"""Large events in blocks: cutting, assembling and coding them.
 
 A payload is cut into blocks of `block_bytes`, and the blocks into generations of at most 16, as equal as possible.
-Each block travels in a `Fragment` of its own, plain or as a combination of its generation's blocks. The last plain
-block travels as short as it is; in combinations it has zeros behind it, which are cut off in the end.
+Each block travels in its own `Fragment`, plain or as a combination of its generation's blocks. The last plain block is
+sent at its own length; in combinations it is padded with zeros, which are cut off at the end.
 
-Every fragment carries what routes it, so the attributes are never cut: they are in each fragment, and an event with
+Every fragment carries what routes it, so the attributes are never cut: each fragment has all of them, and an event with
 more than MAX_INLINE_ATTRIBUTES_BYTES of them cannot be cut.
 
-Two checks guard what is delivered: a checksum per fragment, against damage on the way, and a digest of the whole
-payload, against blocks that do not belong together: combinations spread a wrong block into all that is made of it.
+Two checks guard delivery: a checksum per fragment, against damage in transit, and a digest of the whole payload,
+against blocks that do not belong together: a wrong block spreads into every combination made of it.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from tidings.core.overlay.epidemic.network_coding import Decoder
 
 MAX_GENERATION_BLOCKS = 16
 MAX_GENERATIONS = 1024
-"""So many can be asked for at once."""
+"""As many as one request can ask for."""
 MAX_INLINE_ATTRIBUTES_BYTES = 32 * 1024
 DIGEST_BYTES = 8
 HEADER_BYTES = 80
-"""At most what a fragment has beside names, attributes, numbers, coefficients and data."""
+"""An upper bound on what a fragment has apart from names, attributes, numbers, coefficients and data."""
 SMALLEST_BLOCK_BYTES = 256
 
 ASSEMBLY_OVERHEAD_BYTES = 2048
 BLOCK_OVERHEAD_BYTES = 256
-"""About what Python needs beside the data: an event of tiny blocks must not be free."""
+"""Roughly what Python needs apart from the data: an event of tiny blocks must not be free."""
 
 
 class Header(NamedTuple):
-    """What all fragments of an event have in common."""
+    """The fields that all fragments of an event share."""
 
     origin: str
     numbers: PatternNumbers
@@ -64,19 +64,19 @@ class Header(NamedTuple):
 
 
 Identity = tuple[str, int, int]
-"""An EventId, as a tuple that is cheaper to make."""
+"""An EventId as a plain tuple, which is cheaper to create."""
 Block = tuple[int, bytes, int, bytes]
 """(generation, coefficients, index, data), as in Fragment"""
 
 header_of = attrgetter(*Header._fields)
-"""What a fragment says of its event, as a plain tuple."""
+"""Returns a fragment's header as a plain tuple."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode_payload = msgspec.msgpack.Decoder(bytes).decode
 _place = Layout("<QHH").pack
 
 
 def plan(payload_bytes: int, block_bytes: int) -> tuple[int, ...]:
-    """How many blocks each generation has; an empty payload is one empty block."""
+    """Return how many blocks each generation has; an empty payload is one empty block."""
     blocks = max(1, -(-payload_bytes // block_bytes))
     generations = -(-blocks // MAX_GENERATION_BLOCKS)
     size, larger = divmod(blocks, generations)
@@ -84,12 +84,12 @@ def plan(payload_bytes: int, block_bytes: int) -> tuple[int, ...]:
 
 
 def in_blocks(carried: Carried, block_bytes: int, datagram_bytes: int = 0) -> Assembly | None:
-    """An event to be sent in blocks; None if it fits into one.
+    """Return the event cut into blocks; None if it fits into one.
 
-    Every broker must cut an event in the same way, so what it goes by is the same in all of them.
+    All brokers must cut an event in the same way, so the cut depends only on what is the same at all of them.
     """
     publication = carried.stretch
-    if isinstance(publication, Run):  # its origin has seen to that
+    if isinstance(publication, Run):  # its origin made it fit
         return None
     if publication.size_bytes <= min(block_bytes, SMALLEST_BLOCK_BYTES):
         return None
@@ -101,9 +101,9 @@ def in_blocks(carried: Carried, block_bytes: int, datagram_bytes: int = 0) -> As
 
 
 def in_datagrams(carried: Carried, block_bytes: int, datagram_bytes: int = 0) -> list[Carried]:
-    """Events in stretches that are no longer than what is sent whole of one event; a longer event is alone.
+    """Split a run into stretches no larger than the limit for a single event sent whole; a larger event is alone.
 
-    A larger datagram is cut by IP, and lost as a whole with any part of it.
+    IP cuts a larger datagram, and loses all of it with any part.
     """
     stretch = carried.stretch
     if not isinstance(stretch, Run):
@@ -113,7 +113,7 @@ def in_datagrams(carried: Carried, block_bytes: int, datagram_bytes: int = 0) ->
 
 
 def _room_bytes(carried: Carried, block_bytes: int, datagram_bytes: int, inline: Raw | bytes = b"") -> int:
-    """What a datagram has for data, `inline` and the rest of the header apart; `block_bytes` at most."""
+    """Return what a datagram has left for data after `inline` and the rest of its header; at most `block_bytes`."""
     if not datagram_bytes:
         return block_bytes
     stretch = carried.stretch
@@ -125,7 +125,7 @@ def _room_bytes(carried: Carried, block_bytes: int, datagram_bytes: int, inline:
 
 
 def checksum(fragment: Fragment) -> int:
-    """Over all of the fragment that says what it is; its way (`route`, `by`) may change."""
+    """Compute the checksum of all fields but `route` and `by`, which may change in transit."""
     header = crc32(_encode(header_of(fragment)))
     return _checksum(header, fragment.generation, fragment.coefficients, fragment.index, fragment.data)
 
@@ -141,9 +141,9 @@ def _digest(payload: bytes) -> bytes:
 
 @lru_cache(maxsize=128)
 def _sizes_and_starts(payload_bytes: int, block_bytes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """For each generation the number of its blocks, and of all blocks before it."""
+    """Return, for each generation, the number of its blocks and of all blocks before it."""
     if not 0 <= payload_bytes <= MAX_EVENT_BYTES or block_bytes < 1:
-        raise WireError(f"a payload of {payload_bytes} bytes in blocks of {block_bytes}")
+        raise WireError(f"impossible sizes: a payload of {payload_bytes} bytes in blocks of {block_bytes}")
     if payload_bytes > block_bytes * MAX_GENERATION_BLOCKS * MAX_GENERATIONS:
         raise WireError(f"blocks of {block_bytes} bytes are too small for a payload of {payload_bytes}")
     sizes = plan(payload_bytes, block_bytes)
@@ -151,7 +151,7 @@ def _sizes_and_starts(payload_bytes: int, block_bytes: int) -> tuple[tuple[int, 
 
 
 class Assembly:
-    """One event in blocks: being put together, or complete."""
+    """One event in blocks, complete or not."""
 
     __slots__ = (
         "_block_bytes",
@@ -174,37 +174,37 @@ class Assembly:
     def __init__(self, header: Header, heard_at: int) -> None:
         self._sizes, self._starts = _sizes_and_starts(header.payload_bytes, header.block_bytes)
         if len(header.attributes) + len(header.header) > MAX_INLINE_ATTRIBUTES_BYTES:
-            raise WireError(f"{len(header.attributes)} bytes of attributes in a block of an event")
+            raise WireError(f"a block has {len(header.attributes)} bytes of attributes, which is too many")
         self.header = header
         self._block_bytes = header.block_bytes
         self.heard_at = heard_at
-        """When the latest block came that was of use."""
+        """When the last useful block came."""
         self.blocks = self._starts[-1] + self._sizes[-1]
         self.rank = 0
-        """How many independent blocks are here."""
+        """How many independent blocks are here; 0 <= rank <= blocks."""
         self.route: tuple[str, ...] = ()
-        """Of the block that came first."""
+        """The route of the first block that came."""
         self.held_bytes = ASSEMBLY_OVERHEAD_BYTES + len(header.attributes) + len(header.header)
         self.spoiled = False
-        """Its blocks do not belong together: it is of no use any more."""
+        """Its blocks do not belong together, so it is useless."""
         self._header_checksum = crc32(_encode(tuple(header)))
         self._checksums: dict[tuple[int, int], int] = {}
-        """Of plain blocks by (generation, index)"""
+        """(generation, index) -> checksum of the plain block"""
         self._decoders: dict[int, Decoder] = {}
-        """Of generations of which there are blocks, or that were cut out of `_payload`"""
+        """For generations of which blocks are here, or that were cut from `_payload`."""
         self._payload: bytes | None = None
         self._publication: Publication | None = None
 
     @classmethod
     def of(cls, carried: Carried, block_bytes: int) -> Assembly:
-        """A whole event, to be cut; AttributeValueError if its attributes are too large for that."""
+        """Prepare a complete event for cutting; raise AttributeValueError if its attributes are too large."""
         publication = carried.stretch
         assert isinstance(publication, Publication)
         attributes = bytes(publication.packed_attributes)
         if len(attributes) > MAX_INLINE_ATTRIBUTES_BYTES:
             raise AttributeValueError(
                 f"event {publication.id} has {len(attributes)} bytes of attributes; "
-                f"one that is sent in blocks may have {MAX_INLINE_ATTRIBUTES_BYTES}"
+                f"an event in blocks may have at most {MAX_INLINE_ATTRIBUTES_BYTES}"
             )
         try:
             payload = _decode_payload(publication.packed_payload)
@@ -233,7 +233,7 @@ class Assembly:
 
     @classmethod
     def begin(cls, fragment: Fragment, now: int) -> Assembly:
-        """With the first block that came of an event; WireError if it makes no sense."""
+        """Start with the first block of an event that came; raise WireError if the block is invalid."""
         assembly = cls(Header._make(header_of(fragment)), now)
         assembly.route = fragment.route
         assembly._take(fragment)
@@ -256,30 +256,30 @@ class Assembly:
         return self.rank == self.blocks
 
     def size(self, generation: int) -> int:
-        """How many blocks the generation has."""
+        """Return how many blocks the generation has."""
         return self._sizes[generation]
 
     def holds(self, generation: int) -> bool:
-        """Is the generation complete?"""
+        """Return True if the generation is complete."""
         decoder = self._decoder(generation)
         return decoder is not None and decoder.complete
 
-    # --- Putting together
+    # --- Assembling
 
     def add(self, fragment: Fragment) -> bool:
-        """True if the block was of use; WireError if it is damaged or does not belong to the others."""
+        """Add a block; return True if it was useful, raise WireError if it is damaged or of another event."""
         if header_of(fragment) != self.header:
-            raise WireError(f"a block of another event that calls itself {self.id}")
+            raise WireError(f"a block of another event: its header is not that of event {self.id}")
         return self._take(fragment)
 
     def check(self, fragment: Fragment) -> int:
-        """The checksum of a block with our header; WireError if it is damaged, or there can be no such block."""
+        """Return the checksum of a block with our header; raise WireError if it is damaged or cannot exist."""
         generation, coefficients = fragment.generation, fragment.coefficients
         index, data = fragment.index, fragment.data
         self._check_place(generation, coefficients, index, data)
         found = _checksum(self._header_checksum, generation, coefficients, index, data)
         if found != fragment.checksum:
-            raise WireError(f"a damaged block of event {self.id}")
+            raise WireError(f"a block of event {self.id} is damaged: its checksum does not match")
         return found
 
     def _take(self, fragment: Fragment) -> bool:
@@ -295,7 +295,7 @@ class Assembly:
             useful = decoder.add_coded(coefficients, data)
         else:
             useful = decoder.add_plain(index, data)
-            if useful:  # else other data may be held in its place
+            if useful:  # otherwise the block held under this index may have other data
                 self._checksums[generation, index] = found
         if useful:
             self.rank += 1
@@ -303,20 +303,20 @@ class Assembly:
         return useful
 
     def _check_place(self, generation: int, coefficients: bytes, index: int, data: bytes) -> None:
-        """WireError unless there can be such a block."""
+        """Raise WireError unless the event can have such a block."""
         if generation >= len(self._sizes):
-            raise WireError(f"generation {generation} of event {self.id}, which has {len(self._sizes)}")
+            raise WireError(f"event {self.id} has no generation {generation}, only {len(self._sizes)}")
         size = self._sizes[generation]
         if coefficients:
             if len(coefficients) != size or index or not any(coefficients):
-                raise WireError(f"wrong coefficients for {size} blocks of event {self.id}")
+                raise WireError(f"invalid coefficients for {size} blocks of event {self.id}")
             expected = self._block_bytes
         else:
             if index >= size:
-                raise WireError(f"block {index} of event {self.id}, whose generation has {size}")
+                raise WireError(f"a generation of event {self.id} has no block {index}, only {size}")
             expected = self._plain_bytes(generation, index)
         if len(data) != expected:
-            raise WireError(f"a block of {len(data)} bytes of event {self.id}, not of {expected}")
+            raise WireError(f"a block of event {self.id} has {len(data)} bytes instead of {expected}")
 
     def _plain_bytes(self, generation: int, index: int) -> int:
         width = self._block_bytes
@@ -325,7 +325,7 @@ class Assembly:
         return self.header.payload_bytes - (self.blocks - 1) * width
 
     def lacks(self) -> tuple[Lack, ...]:
-        """What a broker that has the event must send, for each generation that is not complete."""
+        """Return what a broker that has the event must send, for each incomplete generation."""
         lacking: list[Lack] = []
         for generation, size in enumerate(self._sizes):
             decoder = self._decoder(generation)
@@ -336,7 +336,7 @@ class Assembly:
         return tuple(lacking)
 
     def carried(self, by: str, route: tuple[str, ...] | None = None) -> Carried:
-        """The event, complete; WireError if the blocks do not belong together: it is spoiled then."""
+        """Return the complete event; if its blocks do not belong together, mark it as spoiled and raise WireError."""
         if self._publication is None:
             self._publication = self._rebuilt()
         header = self.header
@@ -369,15 +369,15 @@ class Assembly:
         route: tuple[str, ...],
         by: str,
     ) -> list[Fragment]:
-        """All that is here of the event in blocks, or what is here of what another lacks.
+        """Return all blocks that are here, or with `lacks` those that another broker lacks.
 
-        All: the plain blocks, and in place of those that are only in combinations as many fresh combinations;
-        and `redundancy` more for each generation. Lacking: plain blocks, or with redundancy fresh combinations,
-        which are of use whatever the other has got meanwhile.
+        Without `lacks`: the plain blocks, a new combination for each block that is here only in combinations, and
+        `redundancy` more for each generation. With `lacks`: plain blocks or, with redundancy, new combinations, which
+        are useful whatever the other broker has received meanwhile.
         """
         if lacks is None:
             parts = [self._held(generation, random, redundancy) for generation in range(len(self._sizes))]
-        else:  # each generation once, however often it is asked for
+        else:  # each generation once, however often the request names it
             asked = {lack[0]: lack for lack in lacks}
             parts = [self._answer(lack, random, coded=redundancy > 0) for lack in asked.values()]
         return [self._fragment(*block, route, by) for part in parts for block in part]
@@ -385,7 +385,7 @@ class Assembly:
     def recoded(
         self, generation: int, random: RandomSource, *, route: tuple[str, ...], by: str
     ) -> Fragment | None:
-        """One fresh combination of what is here of the generation, None if nothing is."""
+        """Return one new combination of the generation's blocks that are here; None if there are none."""
         for block in self._combinations(generation, 1, random):
             return self._fragment(*block, route, by)
         return None
@@ -416,7 +416,7 @@ class Assembly:
         for index in range(decoder.size):
             data = decoder.plain(index)
             if data is not None:
-                # A decoded last block comes with its zeros.
+                # A last block that was decoded still has its padding.
                 blocks.append((generation, b"", index, data[: self._plain_bytes(generation, index)]))
         return blocks
 
@@ -427,7 +427,7 @@ class Assembly:
         return [(generation, vector, 0, data) for vector, data in decoder.recode_many(count, random)]
 
     def _decoder(self, generation: int) -> Decoder | None:
-        """What is here of the generation, None if nothing is."""
+        """Return what is here of the generation; None if nothing is."""
         decoder = self._decoders.get(generation)
         if decoder is None and self._payload is not None and generation < len(self._sizes):
             size, width = self._sizes[generation], self._block_bytes

@@ -1,6 +1,6 @@
-"""A broker of the overlay in mode epidemic: best-effort routing on a tree, losses repaired by gossip.
+"""A broker in mode epidemic: best-effort routing on a tree, with gossip to repair losses.
 
-Papers epidemic and polarized; the parts are beside this file. Interests are forwarded without covering: an origin
+Papers epidemic and polarized; each part has a file in this folder. Interests are forwarded without covering: an origin
 numbers an event for every pattern that anybody subscribes to, so it must know them all (epidemic, section 4.2).
 """
 
@@ -29,11 +29,11 @@ from tidings.core.overlay.routing import RoutingTable
 
 ABSENT_AFTER_NS = 15_000_000_000
 LONGEST_RETRY_NS = 1_000_000_000
-"""Links lose, and in bursts: a neighbour that does not answer is asked more often, and given up later."""
+"""Links lose messages, and in bursts: so retry a silent neighbour more often, and give it up later."""
 
 
 class EpidemicBroker(Node):
-    """`incarnation` grows with every start. Without a `label` the broker asks its neighbours for one."""
+    """Wires the parts together. `incarnation` grows with every start; without a `label`, the broker asks for one."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class EpidemicBroker(Node):
             absent_after_ns=ABSENT_AFTER_NS,
             longest_retry_ns=LONGEST_RETRY_NS,
         )
-        # Before the edge: what is owed is watched when the clients hear that they are accepted.
+        # Before the edge: losses must be watched before clients hear that their subscriptions are accepted.
         self.owed = Owed(
             port, self.forwarding, self.patterns, self.recovery_state.losses, enabled=settings.solicits
         )
@@ -121,7 +121,7 @@ class EpidemicBroker(Node):
         self.table.discard()
 
     def status(self) -> dict[str, object]:
-        """What `tidings status` shows."""
+        """Return what `tidings status` shows."""
         recovery_state, gossip = self.recovery_state, self.gossip
         label = self.directory.label
         return {

@@ -1,4 +1,4 @@
-"""How much a broker may say: bytes of gossip per second, answers per round."""
+"""Limits the bytes of gossip that a broker sends per second."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from tidings.core.overlay.epidemic.messages import Carried, Fragment
 
 BURST_SECONDS = 1.0
 HEADER_BYTES = 96
-"""About what a carried event or a block takes beside its data."""
+"""Roughly what a carried event or a block takes apart from its data."""
 
 
 class Budget:
-    """Bytes that may be sent now: a second's worth at most, filled as time passes.
+    """A token bucket of bytes that holds at most a second's worth.
 
-    What does not fit is not sent and counted in `throttled`; nothing waits. Whoever misses it asks again.
+    What does not fit is not sent, and `throttled` counts it; nothing waits. A broker that misses it asks again.
     """
 
     def __init__(self, port: Port, bytes_per_s: int) -> None:
@@ -24,7 +24,7 @@ class Budget:
         self.throttled = 0
 
     def allows(self, size_bytes: int, lacks: object) -> bool:
-        """Whether it is worth preparing an event of that size; of how many blocks is known only afterwards."""
+        """Return True if an event of that size is worth preparing; how many blocks it takes is known only then."""
         self._fill()
         if lacks is not None or size_bytes <= self._left:
             return True

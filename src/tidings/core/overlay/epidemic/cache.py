@@ -1,13 +1,13 @@
-"""The events that a broker keeps to serve others, bounded in number and in bytes.
+"""The events that a broker keeps to answer others, bounded in number and in bytes.
 
-Paper epidemic, sections 4 and 5: a digest names cached events by their identifiers or by the numbers of a pattern;
-who is asked looks them up by either. What leaves a full cache is the policy's choice:
+Paper epidemic, sections 4 and 5: a digest names cached events by their identifiers or by a pattern's numbers, so the
+cache finds them by either. The policy chooses what leaves a full cache:
 
 * fifo: the oldest;
 * foreign-first: the oldest of those for which this broker is neither source nor subscriber, then the oldest;
 * random: any of the oldest quarter, so that an event does not leave all caches at about the same time.
 
-Requests come from others and may name absurd ranges: they cost what the cache holds, never what they name.
+Requests may name absurd ranges: their cost depends on what the cache holds, never on what they name.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ Ids = dict[Source, RangeSet]
 
 
 class Cached(NamedTuple):
+    """Consecutive events with what recovery knows of them."""
+
     stretch: Stretch
     origin: str
     numbers: PatternNumbers
-    """Of its first event."""
+    """The numbers of its first event."""
     route: tuple[str, ...]
     own: bool
     """This broker is its source or a subscriber."""
@@ -47,12 +49,12 @@ class Cached(NamedTuple):
 
     @property
     def identity(self) -> Identity:
-        """Of its first event."""
+        """The identity of its first event."""
         stretch = self.stretch
         return stretch.source, stretch.incarnation, stretch.first
 
     def cut(self, first: int, last: int) -> Cached:
-        """The events with the sequences `first` to `last`."""
+        """Return the events with sequences `first` to `last`."""
         stretch = cut(self.stretch, first, last)
         if stretch is self.stretch:
             return self
@@ -60,7 +62,7 @@ class Cached(NamedTuple):
 
 
 class _Departure(Protocol):
-    """In which order events leave; nothing else takes an event out of the cache."""
+    """Decides the order in which events leave; nothing else removes an event from the cache."""
 
     def add(self, entry: Cached) -> None: ...
     def next(self) -> Cached: ...
@@ -78,7 +80,7 @@ class _Fifo:
 
 
 class _ForeignFirst:
-    """Where only own events are left, a foreign one that comes is the first to leave: it does not stay."""
+    """Foreign events leave before own ones: in a full cache of own events, a new foreign one leaves at once."""
 
     def __init__(self) -> None:
         self._foreign: deque[Cached] = deque()
@@ -92,9 +94,10 @@ class _ForeignFirst:
 
 
 class _OldestQuarter:
-    """The oldest quarter in any order, the others by age.
+    """Picks at random from the oldest quarter; the others wait by age.
 
-    All leave from the quarter, and one departure lowers its due size by one at most: it never has one too many.
+    Events leave only from the quarter, and one departure lowers its proper size by at most one, so it never has too
+    many.
     """
 
     def __init__(self, random: RandomSource) -> None:
@@ -122,14 +125,14 @@ def _departure(policy: CachePolicy, random: RandomSource) -> _Departure:
         return _ForeignFirst()
     if policy == "random":
         return _OldestQuarter(random)
-    raise ValueError(f"cache policy {policy!r} is none of fifo, foreign-first, random")
+    raise ValueError(f"unknown cache policy {policy!r}; use fifo, foreign-first or random")
 
 
 class EventCache:
-    """At most `max_events` events of at most `max_bytes` together; `evicted` counts those that had to leave.
+    """Holds at most `max_events` events of at most `max_bytes` in total; `evicted` counts those that had to leave.
 
-    Events that came together stay together, and leave together. Whoever looks for some of them gets these alone.
-    An iterator or a mapping that is handed out shows the cache itself: it must not change meanwhile.
+    Events that came together stay and leave together, but a lookup returns only those it names. Returned iterators and
+    mappings show the cache itself: do not change it while using them.
     """
 
     def __init__(self, max_events: int, max_bytes: int, policy: CachePolicy, random: RandomSource) -> None:
@@ -137,21 +140,21 @@ class EventCache:
         self._max_bytes = max_bytes
         self._departure = _departure(policy, random)
         self._entries: dict[Source, RangeMap[Cached]] = {}
-        """By sequence."""
+        """Source -> sequences -> entry"""
         self._ids: Ids = {}
         self._ids_of: dict[bytes, Ids] = {}
         self._numbered: dict[Stream, RangeMap[tuple[Cached, int]]] = {}
-        """By number; with the number of the first event."""
+        """Stream -> numbers -> (entry, number of its first event)"""
         self._count = 0
         self.size_bytes = 0
         self.evicted = 0
 
     def __len__(self) -> int:
-        """How many events are here."""
+        """Return the number of events, not of entries."""
         return self._count
 
     def add(self, entry: Cached) -> None:
-        """Keep what is not here already, unless it is an event larger than the whole cache."""
+        """Add the events that are not here yet, except an event larger than the whole cache."""
         held = self._entries.get(entry.source)
         if held is None:
             self._add(entry)
@@ -164,7 +167,7 @@ class EventCache:
         count, size_bytes = stretch.count, stretch.size_bytes
         if size_bytes > self._max_bytes or 1 < count > self._max_events:
             for sequence in range(stretch.first, stretch.last + 1) if count > 1 else ():
-                self._add(entry.cut(sequence, sequence))  # as many of them as there is room for
+                self._add(entry.cut(sequence, sequence))  # keep as many as there is room for
             return
         self._count += count
         self.size_bytes += size_bytes
@@ -180,7 +183,7 @@ class EventCache:
         return next(self.find_range(origin, pattern, epoch, number, number), None)
 
     def find_range(self, origin: str, pattern: bytes, epoch: int, first: int, last: int) -> Iterator[Cached]:
-        """Those numbered `first` to `last`, in order."""
+        """Yield the events numbered `first` to `last`, in order."""
         numbered = self._numbered.get((origin, pattern, epoch))
         if numbered is not None:
             for low, high, (entry, number) in numbered.overlapping(first, last):
@@ -188,18 +191,18 @@ class EventCache:
                 yield entry.cut(low + shift, high + shift)
 
     def ids(self, pattern: bytes | None = None) -> Mapping[Source, RangeSet]:
-        """The sequences of all events, or of those numbered for the pattern, by source."""
+        """Return the sequences by source, of all events or of those numbered for the pattern."""
         return self._ids if pattern is None else self._ids_of.get(pattern, {})
 
     def id_range(self, source: str, incarnation: int, first: int, last: int) -> Iterator[Cached]:
-        """Those with the sequences `first` to `last`, in order."""
+        """Yield the events with sequences `first` to `last`, in order."""
         held = self._entries.get((source, incarnation))
         if held is not None:
             for low, high, entry in held.overlapping(first, last):
                 yield entry.cut(low, high)
 
     def patterns(self) -> Iterable[bytes]:
-        """The patterns of the cached events, in the order in which they came to be here."""
+        """Return the patterns of the cached events, in the order in which they first appeared."""
         return self._ids_of.keys()
 
     def _evict(self, entry: Cached) -> None:
@@ -222,7 +225,7 @@ class EventCache:
             numbered = self._numbered.get(stream)
             if numbered is None:
                 numbered = self._numbered[stream] = RangeMap()
-            # Should two events claim the same number, which only a broken origin brings about, the first has it.
+            # If two events claim the same number, which only a broken origin can cause, the first keeps it.
             for low, high in numbered.free(number, number + last - first):
                 numbered.add(low, high, (entry, number))
 
@@ -235,7 +238,7 @@ class EventCache:
             del self._entries[source]
         _remove_ids(self._ids, source, first, last)
         for pattern, epoch, number in entry.numbers:
-            ids = self._ids_of.get(pattern, {})  # nothing is left for a pattern that the event lists twice
+            ids = self._ids_of.get(pattern, {})  # already gone if the event lists the pattern twice
             _remove_ids(ids, source, first, last)
             if not ids:
                 self._ids_of.pop(pattern, None)

@@ -1,7 +1,7 @@
-"""Digests that fit into a message: a part of a large set of ranges, a different one each time.
+"""Cuts digests that fit into a message from a large set of ranges, a different part each time.
 
-A cut goes on where the last one ended, also within the ranges of one key, and around to the beginning. What is
-cut from may change between cuts: the cutter remembers a place (a key and a number), not an item.
+A cut continues where the last one ended, even within the ranges of one key, and wraps around. The set may change
+between cuts: the cutter remembers a position (a key and a number), not an item.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from tidings.core.structures.range_set import RangeSet
 
 RANGE_BYTES = 12
-"""About what a range takes on the wire."""
+"""Roughly what a range takes on the wire."""
 
 Range = tuple[int, int]
 """First and last, both included."""
@@ -27,24 +27,24 @@ Key = TypeVar("Key", bound=Sortable)
 
 
 class DigestCutter(Generic[Key]):
-    """Cuts digests from entries of keys and their numbers, in the order of keys and numbers.
+    """Cuts digests from keys and their numbers, in the order of both.
 
-    If the entries stay the same and `limit_bytes` is the limit, everything has appeared after
-    `total / (limit_bytes - waste)` cuts, rounded up. The waste is 12 and twice the bytes of the largest key: at
-    the end of a cut what did not fit, at the beginning a key that is listed again.
+    If the entries do not change, everything has appeared after `total / (limit_bytes - waste)` cuts, rounded up. The
+    waste is 12 plus twice the bytes of the largest key: what did not fit at the end of a cut, and a key that is listed
+    again at the beginning of the next.
     """
 
     def __init__(self) -> None:
         self._cursor: tuple[Key, int] | None = None
-        """The key and the end of the range that was listed last. A range that grows or shrinks before its turn
-        comes again does not begin beyond this end, so changes in one place cannot hold the cursor there."""
+        """The key and the end of the range listed last. A range that grows or shrinks before its next turn does not
+        start beyond this end, so repeated changes in one place cannot hold the cursor there."""
 
     def cut(
         self, entries: Mapping[Key, RangeSet], limit_bytes: int, key_bytes: Callable[[Key], int]
     ) -> list[tuple[Key, tuple[Range, ...]]]:
-        """What is next, each key once, of at most `limit_bytes` by the estimate of `key_bytes` and 12 per range.
+        """Return the next part, each key once, of at most `limit_bytes`, estimated by `key_bytes` plus 12 per range.
 
-        A key that no digest of this limit can list is passed over.
+        Skips a key that alone exceeds the limit.
         """
         listed: dict[Key, list[Range]] = {}
         left = limit_bytes
@@ -62,7 +62,7 @@ class DigestCutter(Generic[Key]):
         return _digest(listed)
 
     def _around(self, entries: Mapping[Key, RangeSet]) -> Iterator[tuple[Key, Iterable[Range]]]:
-        """All entries once, from the cursor on; the ranges are half-open. The cursor's key is met at both ends."""
+        """Yield all entries once from the cursor on, with half-open ranges. The cursor's key may come twice."""
         keys = sorted(entries)
         if self._cursor is None:
             for key in keys:
@@ -81,5 +81,5 @@ class DigestCutter(Generic[Key]):
 
 
 def _digest(listed: dict[Key, list[Range]]) -> list[tuple[Key, tuple[Range, ...]]]:
-    """Sorted, since the ranges of the key where a cut begins may be its last ones and then its first ones."""
+    """Sort the ranges of each key: the key where a cut starts may list its last ranges before its first."""
     return [(key, tuple(sorted(ranges))) for key, ranges in listed.items()]

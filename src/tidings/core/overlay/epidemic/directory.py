@@ -1,13 +1,13 @@
-"""Every broker knows every broker: its label in the tree, its address, its loss rate, its clients' patterns.
+"""The directory: every broker knows every broker's label in the tree, address, loss rate and clients' patterns.
 
-Gossip needs partners anywhere in the network, chosen by interest, place in the tree and loss (epidemic, section 3;
-polarized, section III: 'a proper peer sampling service'). A broker alone changes its own entry. A change is
-flooded along the tree; what floods lose is healed by comparing digests with a neighbour now and then.
+Gossip needs partners anywhere in the network, chosen by interest, position in the tree and loss (epidemic, section 3;
+polarized, section III: 'a proper peer sampling service'). Only a broker itself changes its entry. Changes are flooded
+along the tree, and neighbours compare digests now and then to repair what floods lose.
 
-Labels are given at joining (polarized, section III.A): a parent adds a progressive digit per child. Only a
-broker's neighbour on the side of the root can have a label before it has one itself, so that no two brokers get
-the same one. After restarts that neighbour may have forgotten what it gave: a label then follows its parent's, and
-of two brokers with one label the later by name asks again.
+Brokers get labels when they join (polarized, section III.A): a parent adds the next digit for each child. Only a
+broker's neighbour towards the root can have a label before the broker has one, so no two brokers get the same label.
+After a restart that neighbour may have forgotten which labels it gave. So a label follows its parent's, and of two
+brokers with the same label, the one later by name asks for another.
 """
 
 from __future__ import annotations
@@ -35,27 +35,29 @@ from tidings.core.overlay.labels import MAX_LABEL_ITEMS, Label
 
 MAX_BROKERS = 100_000
 MAX_VERSION = INT_MAX // 2
-"""Nobody gets there by counting: who says that we did lies."""
+"""Unreachable by counting: a peer that claims we did is lying."""
 
 GATHER_NS = 20_000_000
-"""Changes within this time go into one Announce."""
+"""Changes within this time are announced together."""
 ASK_NS = 1_000_000_000
 FIRST_DIGEST_NS = 500_000_000
 LAST_DIGEST_NS = 16_000_000_000
 MIN_ANSWER_NS = 250_000_000
-"""A neighbour's digests are answered no more often: an answer is far larger than a digest."""
+"""The shortest time between answers to a neighbour's digests: an answer is far larger than a digest."""
 MAX_BURST = 64
-"""Messages of one answer: the buffer of a datagram socket should hold them."""
+"""Messages per answer: the buffer of a datagram socket should hold them."""
 
 
 class DirectoryListener:
-    """What others of this broker hear of the directory."""
+    """Hears of changes in the directory; for other parts of this broker."""
 
     def entry_changed(self, entry: BrokerEntry) -> None:
-        """It is new or changed; our own are told of, too."""
+        """Called when an entry is new or has changed, including our own."""
 
 
 class Directory(Part):
+    """Keeps the entries of all brokers up to date, and gives labels to neighbours."""
+
     name = "directory"
     handles = {
         Announce: "on_announce",
@@ -74,7 +76,7 @@ class Directory(Part):
         label: Label | None,
         address: str = "",
     ) -> None:
-        """`label` None: ask the neighbours for one."""
+        """Without a `label`, ask the neighbours for one."""
         super().__init__(port)
         self._neighbours = dict.fromkeys(neighbours)
         self._label_is_given = label is None
@@ -82,32 +84,32 @@ class Directory(Part):
         self._roster = Roster(own)
         self.others: Mapping[str, BrokerEntry] = self._roster.others
         self.ignored = 0
-        """Entries of brokers beyond the greatest number of them."""
+        """Entries ignored because there are MAX_BROKERS already."""
         self.listeners: list[DirectoryListener] = []
 
         self._changed: dict[str, str] = {own.broker: ""}
-        """Brokers whose entries are to be announced, with the neighbour that knows already."""
+        """Brokers whose entries we must announce -> the neighbour that already knows."""
         self._gathering = True
-        """The timer that ends it is set; before the start nothing is sent."""
+        """The timer that ends the gathering is set. True before the start, so that nothing is sent."""
         self._digest_ns = FIRST_DIGEST_NS
         self._uncompared: list[str] = []
-        """Neighbours that have not been sent a digest in this round."""
+        """Neighbours that got no digest yet in this round."""
         self._unsettled = True
-        """Our directory changed or differed from a neighbour's in this round, or there was none yet."""
+        """In this round our directory changed or differed from a neighbour's, or this is the first round."""
         self._answered_at: dict[str, int] = {}
 
         self.parent: str | None = None
-        """The neighbour on the side of the root, once it is known."""
+        """The neighbour towards the root, once known."""
         self._digits: dict[str, int] = {}
         self._next_digit = 0
         self._asking: dict[str, None] = {}
-        """Neighbours that asked when we had no label."""
+        """Neighbours that asked for a label before we had one."""
 
-    # --- What the others of this broker ask for
+    # --- For the other parts of this broker
 
     @property
     def entry(self) -> BrokerEntry:
-        """Our own."""
+        """Our own entry."""
         return self._roster.own
 
     @property
@@ -115,33 +117,33 @@ class Directory(Part):
         return self._roster.own.label or None
 
     def set_patterns(self, patterns: Collection[bytes]) -> None:
-        """These are the patterns of our clients; too many to list count as all that there are."""
+        """Set the patterns of our clients; if they are too many to list, claim all patterns."""
         distinct = tuple(sorted(frozenset(patterns)))
         everything = len(distinct) > MAX_ENTRY_PATTERNS
         self._change(patterns=() if everything else distinct, everything=everything)
 
     def set_loss_ppm(self, loss_ppm: int) -> None:
-        """The link from our parent loses this share of what it should carry."""
+        """Set the share of messages that the link from our parent loses."""
         self._change(loss_ppm=min(max(loss_ppm, 0), 1_000_000))
 
     def set_link_loss(self, peer: str, rate: float) -> None:
-        """Ours is the link from our parent; every broker tells of its own."""
+        """Announce the loss if it is on the link from our parent; each broker announces only that link."""
         if peer == self.parent:
             self.set_loss_ppm(round(rate * 1_000_000))
 
     def subscribers(self, patterns: Sequence[bytes]) -> Sequence[str]:
-        """The others with clients that have one of the patterns, by name."""
+        """Return the other brokers with clients that subscribe to one of the patterns, sorted by name."""
         return self._roster.subscribers(patterns)
 
     def labelled(self) -> Sequence[Label]:
-        """All labels, our own among them, sorted."""
+        """Return all labels, including our own, sorted."""
         return self._roster.labelled()
 
     def rates(self) -> Mapping[Label, float]:
-        """By label, our own among them: the share that is lost on the link from the parent."""
+        """Return the share lost on the link from the parent, by label, including our own."""
         return self._roster.rates()
 
-    # --- Life
+    # --- Start, links and timers
 
     def start(self) -> None:
         self._gather()
@@ -181,7 +183,7 @@ class Directory(Part):
         if known is not None and standing(entry) <= standing(known):
             return
         if entry.label and entry.label[0] != 0:
-            self.port.emit(Misbehaviour(sender, f"the label of broker {entry.broker!r} is in no tree"))
+            self.port.emit(Misbehaviour(sender, f"announced an invalid label of broker {entry.broker!r}"))
             return
         if known is None and len(self._roster) >= MAX_BROKERS:
             self.ignored += 1
@@ -190,18 +192,18 @@ class Directory(Part):
         self._announce_later(entry.broker, sender)
         self._notice_label(entry)
         if entry.broker in self._neighbours and (known is None or known.incarnation != entry.incarnation):
-            self._send_digest(entry.broker)  # it has just started and knows nobody
+            self._send_digest(entry.broker)  # it has just started and knows no other broker
         if entry.address != (known.address if known is not None else ""):
             self.port.emit(BrokerKnown(entry.broker, entry.address))
         self._tell(entry)
 
     def _take_about_us(self, sender: str, entry: BrokerEntry) -> None:
-        """Others know of us what we do not: our next version must be above it, or nobody would take it."""
+        """Skip a version of our entry that others know and we do not: they would ignore a lower one from us."""
         mine = self.entry
         if standing(entry) < standing(mine) or entry == mine:
             return
         if entry.incarnation != mine.incarnation or entry.version > MAX_VERSION:
-            self.port.emit(Misbehaviour(sender, "it announced an entry of ours that we never made"))
+            self.port.emit(Misbehaviour(sender, "announced an entry of ours that we never made"))
             return
         self._put_own(replace(mine, version=entry.version + 1))
 
@@ -281,7 +283,7 @@ class Directory(Part):
         self.port.send(peer, DirectoryDigest(self._digest()))
 
     def _compare(self) -> None:
-        """With one neighbour after the other, in random order. When all agree the next round is slower."""
+        """Send a digest to the next neighbour, in random order. When all agree, the next round is slower."""
         if not self._uncompared:
             self._uncompared = list(self._neighbours)
             self.port.random.shuffle(self._uncompared)
@@ -292,7 +294,7 @@ class Directory(Part):
         self._set_digest_timer()
 
     def _hasten(self) -> None:
-        """Something changed or differs: compare with all neighbours soon."""
+        """Compare with all neighbours soon, because something changed or differs."""
         self._unsettled = True
         if self._digest_ns != FIRST_DIGEST_NS:
             self._digest_ns = FIRST_DIGEST_NS
@@ -313,11 +315,11 @@ class Directory(Part):
             self._give_label(sender, self.label)
 
     def on_label_given(self, sender: str, message: LabelGiven) -> None:
-        """The first one counts, but for one that another has, which the giver will know soon."""
+        """Take the first label given, unless another broker has it, which the giver will learn soon."""
         if not self._is_neighbour(sender) or self.label is not None:
             return
         if len(message.label) < 2 or message.label[0] != 0:
-            self.port.emit(Misbehaviour(sender, "the label that it gave is below no broker"))
+            self.port.emit(Misbehaviour(sender, "gave us an invalid label"))
             return
         if self._roster.held_by_another(message.label, self.port.node):
             return
@@ -354,7 +356,7 @@ class Directory(Part):
         return digit
 
     def _notice_label(self, entry: BrokerEntry) -> None:
-        """What another's new entry means for our label and for those that we give."""
+        """Update our label, and the labels we give, after another broker's entry changed."""
         mine = self.label
         if mine is None or not entry.label:
             return
@@ -368,7 +370,7 @@ class Directory(Part):
             self._drop_label()
 
     def _notice_child(self, entry: BrokerEntry, mine: Label) -> None:
-        """A child keeps its digit, also when it starts anew and has forgotten it, or when we have."""
+        """Remember a child's digit: it keeps it even if it restarts and forgets it, or if we do."""
         if entry.label and entry.label[:-1] == mine:
             self._digits[entry.broker] = entry.label[-1]
 
@@ -381,5 +383,5 @@ class Directory(Part):
     def _is_neighbour(self, sender: str) -> bool:
         if sender in self._neighbours:
             return True
-        self.port.emit(Misbehaviour(sender, "it is not a neighbour and spoke of the directory"))
+        self.port.emit(Misbehaviour(sender, "sent a directory message but is not a neighbour"))
         return False

@@ -1,8 +1,8 @@
 """Arithmetic in GF(2^8) with the polynomial 0x11D, on rows of bytes.
 
-A row is multiplied by a constant with `bytes.translate` and added with an XOR of large integers: 30 MB/s for
-products with matrices of 16 lines. ISA-L is faster in itself, but saves less than a tenth of an epidemic run that
-codes every event, too little for a native library.
+`bytes.translate` multiplies a row by a constant, and an XOR of large integers adds rows: 30 MB/s for products with
+matrices of 16 lines. ISA-L is faster, but saves less than a tenth of an epidemic run that codes every event: too little
+to justify a native library.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ POLYNOMIAL = 0x11D
 
 
 def _multiplication_table() -> tuple[bytes, ...]:
-    """For each constant the table for `bytes.translate` that multiplies by it."""
+    """Return, for each constant, the `bytes.translate` table that multiplies by it."""
     double = bytes((a << 1) ^ (POLYNOMIAL if a & 0x80 else 0) for a in range(256))
     unit = bytes(range(256))
     table = [bytes(256), unit]
@@ -24,7 +24,7 @@ def _multiplication_table() -> tuple[bytes, ...]:
 
 
 def add(a: bytes, b: bytes) -> bytes:
-    """The sum of two rows, which is also their difference."""
+    """Return the sum of two rows, which is also their difference."""
     if len(a) != len(b):
         raise ValueError(f"rows of {len(a)} and {len(b)} bytes cannot be added")
     return (int.from_bytes(a, "little") ^ int.from_bytes(b, "little")).to_bytes(len(a), "little")
@@ -39,7 +39,7 @@ def multiply(a: int, b: int) -> int:
 
 
 def invert(a: int) -> int:
-    """The element whose product with `a` is 1."""
+    """Return the element whose product with `a` is 1."""
     if a == 0:
         raise ZeroDivisionError("0 has no inverse")
     return _INVERSE[a]
@@ -50,12 +50,12 @@ def scale(row: bytes, constant: int) -> bytes:
 
 
 def combine(coefficients: Sequence[int], rows: Sequence[bytes]) -> bytes:
-    """The sum of the rows, each multiplied by its coefficient."""
+    """Return the sum of the rows, each multiplied by its coefficient."""
     return combine_many((bytes(coefficients),), rows)[0]
 
 
 def combine_many(matrix: Sequence[bytes], rows: Sequence[bytes]) -> list[bytes]:
-    """The product of a matrix with the rows: one combination of them for each line of coefficients."""
+    """Return the product of a matrix and the rows: one combination of the rows per line of coefficients."""
     _check(matrix, rows)
     width = len(rows[0])
     results = []
@@ -69,7 +69,7 @@ def combine_many(matrix: Sequence[bytes], rows: Sequence[bytes]) -> list[bytes]:
 
 
 def _check(matrix: Sequence[bytes], rows: Sequence[bytes]) -> None:
-    """ValueError unless the lengths agree."""
+    """Raise ValueError unless the lengths agree."""
     if not rows:
         raise ValueError("there are no rows to combine")
     width, count = len(rows[0]), len(rows)
@@ -82,10 +82,10 @@ def _check(matrix: Sequence[bytes], rows: Sequence[bytes]) -> None:
 
 
 def invert_matrix(matrix: Sequence[bytes]) -> list[bytes]:
-    """The inverse of a square matrix, by Gauss-Jordan elimination; ValueError if it has none."""
+    """Invert a square matrix by Gauss-Jordan elimination; raise ValueError if it has no inverse."""
     size = len(matrix)
     if not matrix or any(len(line) != size for line in matrix):
-        raise ValueError(f"a matrix of {size} lines that is not square")
+        raise ValueError(f"the matrix of {size} lines is not square")
     rows = [line + bytes(i) + b"\1" + bytes(size - i - 1) for i, line in enumerate(matrix)]
     for column in range(size):
         chosen = next((i for i in range(column, size) if rows[i][column]), None)

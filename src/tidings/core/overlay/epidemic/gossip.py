@@ -1,13 +1,13 @@
-"""The rounds of gossip: which digest goes to which partners, and what is done with one that comes.
+"""Gossip rounds: which digest goes to which partners, and how a broker handles one that arrives.
 
-push            an event or block goes on to partners when it comes (polarized), or a digest of the cache every round
-subscriber-pull what is lost is solicited from subscribers, or what is held is advertised to them
-publisher-pull  what is lost is solicited along the route back to its origin
-combined        one of the two pulls, by a coin
-push+pull       3PG: the top of the tree pushes, everybody pulls
+push            forwards each event or block to partners on arrival (polarized), or a digest of the cache every round
+subscriber-pull solicits losses from subscribers, or advertises the cache to them
+publisher-pull  solicits losses along the route back to the origin
+combined        tosses a coin between the two pulls
+push+pull       3PG: the top of the tree pushes, every broker pulls
 
 Digests go directly to brokers of the directory, chosen by weight; with routing = "tree" they go along the tree towards
-subscribers, as the epidemic paper has it. Events that answer a digest go straight to who lacks them.
+subscribers, as in the epidemic paper. Events that answer a digest go straight to the broker that lacks them.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from tidings.core.structures.range_set import RangeSet
 from tidings.core.structures.recent_ids import RecentIds
 
 MAX_OFFERED = 4_096
-"""Events of one offer that are looked at."""
+"""How many events of one offer we look at."""
 MAX_ASKED = 16_384
 MAX_RANGES_ASKED = 64
-"""Of one source: it must fit into a message."""
+"""The limit per source: it must fit into a message."""
 MAX_PUSHED = 4_096
-"""Events in blocks whose partners are remembered; blocks of an older one are not pushed any more."""
+"""Events in blocks whose partners are remembered; blocks of an older event are no longer pushed."""
 FASTEST = 8
-"""An adaptive interval shrinks to an eighth."""
+"""An adaptive interval shrinks to an eighth at most."""
 PUSH = "push"
 
 Identity = tuple[str, int, int]
@@ -56,6 +56,8 @@ Ids = Mapping[tuple[str, int], RangeSet]
 
 
 class Gossip(Part):
+    """Runs the rounds, pushes what arrives, and answers what other brokers ask for."""
+
     name = "gossip"
     handles = {Offer: "on_offer", Ask: "on_ask", Solicit: "on_solicit"}
 
@@ -83,26 +85,26 @@ class Gossip(Part):
         self._interval_ns = settings.interval_ns
         self._round_at = 0
         self._busy = False
-        """Something was recovered or asked for since the last round."""
+        """Something was recovered or requested since the last round."""
         self._fresh: list[dict[Identity, PatternNumbers]] = [{}]
-        """What came first in the current round and in those before, as long as it is advertised."""
+        """New events to advertise: one entry per round, the current round last."""
         self._listed = RecentIds(RECEIVED_WINDOW)
         self._partners: OrderedDict[Identity, tuple[str, ...]] = OrderedDict()
-        """Of events in blocks: to whom their blocks are pushed."""
+        """Event in blocks -> the brokers to which we push its blocks."""
         self._asked: dict[Identity, int] = {}
-        """Offered events that somebody was asked for -> until when the answer may take."""
+        """Offered event that we asked for -> how long we wait for the answer."""
         self._cutter: DigestCutter[tuple[str, int]] = DigestCutter()
 
     # --- Rounds
 
     def start(self) -> None:
         if self._settings.algorithm != "none":
-            # Not all at once: brokers that start together would gossip in step.
+            # Random, so that brokers that start together do not gossip in step.
             first_ns = 1 + self.port.random.randrange(self._interval_ns)
             self._set_round(self.port.now + first_ns)
 
     def hasten(self) -> None:
-        """Something is missing: an adaptive interval does not wait for its end."""
+        """Start the next round early, if the interval is adaptive, because something is missing."""
         soon = self.port.now + self._settings.interval_ns // FASTEST
         if self._settings.adaptive and soon < self._round_at:
             self._set_round(soon)
@@ -135,7 +137,7 @@ class Gossip(Part):
     # --- Push
 
     def on_gained(self, entry: Cached, sender: str, by: str) -> None:
-        """Events are here, whole, for the first time, by that algorithm (empty: the tree)."""
+        """Handle complete events that arrived for the first time, by that algorithm (empty: the tree)."""
         if by:
             self._busy = True
         elif entry.route:
@@ -153,7 +155,7 @@ class Gossip(Part):
                 self._push(partner, messages)
 
     def on_block(self, assembly: Assembly, message: Fragment, sender: str) -> None:
-        """A block of use is here; others may want it as much."""
+        """Handle a useful block: other brokers may need it, too."""
         identity = assembly.id
         self._list(identity, assembly.numbers)
         if not self._may_push(assembly.origin):
@@ -166,7 +168,7 @@ class Gossip(Part):
             self._push(partner, (self.answers.pushed_block(assembly, message, PUSH),))
 
     def _may_push(self, origin: str) -> bool:
-        """In 3PG the window; and the origin, which is the root of the paper's tree, wherever it is in ours."""
+        """Return True if we push. In 3PG: the window, and the origin, which is the root of the paper's tree."""
         if not self._settings.pushes_events:
             return False
         return (
@@ -178,7 +180,7 @@ class Gossip(Part):
         return self._gossip_partners.choose(patterns, self._settings.fanout, without=without, by_tree=not by)
 
     def _keep_partners(self, identity: Identity, partners: Sequence[str]) -> None:
-        """All blocks of an event go to the same ones."""
+        """Remember the partners, so that all blocks of an event go to the same brokers."""
         self._partners[identity] = tuple(partners)
         if len(self._partners) > MAX_PUSHED:
             self._partners.popitem(last=False)
@@ -191,18 +193,17 @@ class Gossip(Part):
 
     @property
     def sent(self) -> int:
-        """Events and blocks that went out by gossip."""
+        """Events and blocks sent by gossip."""
         return self.pushed + self.answers.messages_sent
 
     def on_pushed(self, useful: bool) -> None:
-        """An event or a block was pushed to us."""
+        """Count an event or a block that was pushed to us."""
         self.pushes += 1
         self.useful_pushes += useful
 
     def _push_digest(self) -> None:
-        patterns = list(
-            self._recovery_state.cache.patterns()
-        )  # only those with something to offer (epidemic 2)
+        # Only patterns with something to offer; the paper may pick one with an empty digest.
+        patterns = list(self._recovery_state.cache.patterns())
         if not patterns:
             return
         pattern = self.port.random.choice(patterns)
@@ -216,7 +217,7 @@ class Gossip(Part):
     # --- Advertising
 
     def _list(self, first: Identity, numbers: PatternNumbers, count: int = 1) -> None:
-        """What is advertised in the next rounds, from that event on; no more than is kept for those who ask."""
+        """Advertise these events in the next rounds; no more than the cache keeps for brokers that ask."""
         if not self._settings.advertises:
             return
         source, incarnation, sequence = first
@@ -240,11 +241,11 @@ class Gossip(Part):
                     ids.setdefault((source, incarnation), RangeSet()).add(sequence)
             self._send(partner, Offer(self.port.node, b"", self._cut(ids), SUBSCRIBER_PULL))
 
-    # --- What comes
+    # --- Incoming digests
 
     def on_offer(self, sender: str, message: Offer) -> None:
         if not self._gossip_partners.known(message.initiator):
-            self.port.emit(Misbehaviour(sender, "it passed on an offer of nobody we know"))
+            self.port.emit(Misbehaviour(sender, "forwarded an offer of an unknown broker"))
             return
         self.pulls += 1
         subscribed = not message.pattern or self._patterns.subscribed(message.pattern)
@@ -279,7 +280,7 @@ class Gossip(Part):
         return Ask(tuple(events), tuple(map(want, fit(partial, DIGEST_BYTES))), message.by)
 
     def _may_ask(self, event: Identity) -> bool:
-        """Not for what we have, nor while an answer may be on its way: several offer the same."""
+        """Return False if we have the event or wait for an answer: several brokers may offer the same event."""
         if self._recovery_state.has(*event) or self._asked.get(event, 0) > self.port.now:
             return False
         if len(self._asked) < MAX_ASKED:
@@ -288,7 +289,7 @@ class Gossip(Part):
 
     def on_ask(self, sender: str, message: Ask) -> None:
         if not self._gossip_partners.known(sender):
-            self.port.emit(Misbehaviour(sender, "it is unknown and asked for events"))
+            self.port.emit(Misbehaviour(sender, "asked for events but is not a known broker"))
             return
         self._busy = True
         self.answers.answer_ids(sender, message.events, message.by)
@@ -297,7 +298,7 @@ class Gossip(Part):
     def on_solicit(self, sender: str, message: Solicit) -> None:
         to = message.initiator
         if to == self.port.node or not self._gossip_partners.known(to):
-            self.port.emit(Misbehaviour(sender, "it passed on a request of nobody we know"))
+            self.port.emit(Misbehaviour(sender, "forwarded a request of an unknown broker"))
             return
         self._busy = True
         self.pulls += 1
@@ -314,20 +315,24 @@ class Gossip(Part):
             self._pass_on(sender, message.pattern, self._patterns.subscribed(message.pattern), onward)
 
     def _walk_on(self, sender: str, onward: Solicit, hop: str) -> None:
-        """Along a route; a forged one leads to brokers we know, or nowhere, and gets shorter at every step."""
+        """Follow a route. A forged one leads only to known brokers, and gets shorter with every step."""
         if hop not in (self.port.node, sender) and self._gossip_partners.known(hop):
             self._send(hop, onward)
 
     # --- Along the tree
 
     def _send_towards(self, pattern: bytes, message: Offer | Solicit, *, but: str = "") -> None:
-        """To some of the neighbours behind whom the pattern is subscribed to, never back (epidemic 3)."""
+        """Send to `fanout` neighbours on the way to subscribers of the pattern, never back to the previous hop."""
         open_hops = [hop for hop in self._patterns.hops(pattern) if hop != but]
         for hop in self.port.random.sample(open_hops, min(self._settings.fanout, len(open_hops))):
             self._send(hop, message)
 
     def _pass_on(self, sender: str, pattern: bytes, subscribed: bool, message: Offer | Solicit) -> None:
-        """At a broker that is no subscriber a digest always goes on: it would die on its way (epidemic 4)."""
+        """Forward a digest with the configured probability; always if we are no subscriber.
+
+        Otherwise, as in the paper's push, gossip would die before it reaches a subscriber. `literal` keeps the paper's
+        rule for experiments.
+        """
         if sender not in self._neighbours:
             return
         always = not subscribed and not (self._settings.literal and isinstance(message, Offer))

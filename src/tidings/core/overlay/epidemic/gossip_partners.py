@@ -1,4 +1,4 @@
-"""Whom to gossip with: the brokers of the directory that want an event, chosen by weight (polarized, section III)."""
+"""Chooses gossip partners: brokers of the directory that want an event, by weight (polarized, section III)."""
 
 from __future__ import annotations
 
@@ -19,25 +19,30 @@ from tidings.core.overlay.labels import Label
 
 MAX_REMEMBERED = 4_096
 LOWEST_WEIGHT = 0.05
-"""For pulls, which go by the inverse: the root, which weighs nothing, must not be asked first by everybody always."""
+"""For pulls, which use inverse weights: the root weighs 0, and otherwise every broker would always ask it first."""
 
 Candidates = tuple[Sequence[str], Sequence[float]]
 
 
 def push_strategy(settings: RecoverySettings) -> Strategy:
-    """3PG goes by weight, whatever else is said."""
+    """Return the strategy for pushes; 3PG always goes by weight."""
     by_weight = settings.algorithm == "push+pull" and settings.selection == "random"
     return "wrpg" if by_weight else settings.selection
 
 
 def pull_strategy(settings: RecoverySettings) -> Strategy:
-    """3PG pulls from the lowest weights; who solicits draws among them, since it asks again where it got nothing."""
+    """Return the strategy for pulls. 3PG pulls from the lowest weights.
+
+    A broker that solicits draws by weight, because it asks again if it got nothing.
+    """
     if settings.algorithm != "push+pull":
         return settings.selection
     return "wrpg" if settings.solicits else "wdpg"
 
 
 class GossipPartners(DirectoryListener):
+    """Chooses partners, and caches candidates and weights until the directory changes."""
+
     def __init__(self, port: Port, directory: Directory, settings: RecoverySettings) -> None:
         self._port = port
         self._directory = directory
@@ -50,7 +55,7 @@ class GossipPartners(DirectoryListener):
         self._deep: bool | None = None
 
     def entry_changed(self, entry: BrokerEntry) -> None:
-        """What was computed from the directory is void."""
+        """Drop what was computed from the old directory."""
         self._candidates.clear()
         self._may_push = self._deep = None
 
@@ -64,7 +69,7 @@ class GossipPartners(DirectoryListener):
         return entry.everything or any(pattern in entry.patterns for pattern, _, _ in numbers)
 
     def may_push(self) -> bool:
-        """3PG: are we in the share of brokers, top of the tree first, that push?"""
+        """Return True if we are in the share of brokers that push in 3PG, top of the tree first."""
         if self._may_push is None:
             mine = self._directory.label
             self._may_push = mine is not None and may_push(mine, self._labels(), self._settings.window)
@@ -80,7 +85,7 @@ class GossipPartners(DirectoryListener):
         also: str = "",
         by_tree: bool = True,
     ) -> list[str]:
-        """So many brokers with local subscriptions to one of the patterns; `also` is one more candidate."""
+        """Choose `count` brokers whose clients subscribe to one of the patterns; `also` is one more candidate."""
         names, weights = self._weighed(patterns, by_tree)
         if pulling:
             weights = [max(weight, LOWEST_WEIGHT) for weight in weights]
@@ -108,7 +113,7 @@ class GossipPartners(DirectoryListener):
     def _weight(self, broker: str, by_tree: bool) -> float:
         mine, theirs = self._directory.label, self._directory.others[broker].label
         if mine is None or not theirs:
-            return 1.0  # somebody is not labelled yet: no preference
+            return 1.0  # one of us has no label yet: no preference
         if self._settings.weights == "topology":
             return topology_weight(mine, theirs)
         return loss_weight(mine, theirs, self._directory.rates(), by_tree=by_tree)
@@ -117,7 +122,7 @@ class GossipPartners(DirectoryListener):
         return self._directory.labelled()
 
     def _is_deep(self) -> bool:
-        """PGW: are we among the deepest share of the brokers?"""
+        """Return True if we are in the deepest share of the brokers, for PGW."""
         if self._deep is None:
             mine = self._directory.label
             self._deep = mine is not None and is_deep(mine, self._labels(), self._settings.window)

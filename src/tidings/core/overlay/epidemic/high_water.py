@@ -1,9 +1,10 @@
-"""How far origins have counted, told along the tree: else nobody notices that the last event was lost (epidemic 11).
+"""Reports along the tree how far origins have counted: pull alone never notices that the last event was lost.
 
-While events come, each tells what was lost before it. A count that came to rest is told to the neighbours on the way to
-subscribers, hop by hop, each time until it is acknowledged: a message from the origin alone would have to survive all
-hops at once, and one that is merely repeated may fall into one burst of losses. All that a neighbour is to be told goes
-together, a few times per interval, so the cost per broker is bounded by its links. At rest nothing is sent.
+While events come, each one reveals what was lost before it. When a count stops rising, it is sent to the neighbours on
+the way to subscribers, hop by hop, and repeated at each hop until acknowledged: a message from the origin alone would
+have to survive all hops at once, and mere repetition may fall into one burst of losses. All counts for a neighbour go
+together, a few times per interval, so the cost per broker is bounded by its links. Once all are acknowledged, nothing
+is sent.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tidings.core.overlay.forwarding import SettledNumbers
 from tidings.core.overlay.links import Numbers
 
 MAX_FRESH = 65_536
-"""Counts that are told on at a time; more are not, and the losses at their ends are noticed at the next event."""
+"""Counts reported at a time. Beyond the limit, a loss at the tail is noticed only at the next event."""
 MAX_ATTEMPTS = 40
 LONGEST_PAUSE_NS = 4_000_000_000
 TURNS_PER_INTERVAL = 4
@@ -32,7 +33,7 @@ MAX_SETTLED_NUMBERS = 1_024
 
 
 class Fresh:
-    """A count that was raised lately, and who has not acknowledged it."""
+    """A count that rose recently, and which neighbours have acknowledged it."""
 
     __slots__ = ("attempts", "next_at", "number", "taken", "via")
 
@@ -42,13 +43,15 @@ class Fresh:
     def raise_to(self, number: int, via: str, next_at: int) -> None:
         self.number = number
         self.via = via
-        """Who told us; it knows."""
+        """Who told us, and so knows already."""
         self.next_at = next_at
         self.attempts = 0
         self.taken: dict[str, None] = {}
 
 
 class HighWaters(Part, SettledNumbers):
+    """Reports counts that came to rest to the neighbours, and takes theirs."""
+
     name = "high-water"
     handles = {HighWater: "on_high_water", HighWaterTaken: "on_high_water_taken"}
 
@@ -74,19 +77,19 @@ class HighWaters(Part, SettledNumbers):
         self._turn_ns = max(interval_ns // TURNS_PER_INTERVAL, SHORTEST_TURN_NS)
         self._enabled = enabled
         self._fresh: dict[StreamKey, Fresh] = {}
-        """A new epoch does not end the telling of the one before: its last events may be lost, too."""
+        """A new epoch does not end the reports of the one before: its last events may be lost, too."""
         self._running = False
 
     def passed(self, origin: str, numbers: PatternNumbers, via: str) -> None:
-        """An event with these numbers was published here or came by the tree, `via` that neighbour or client."""
+        """Note an event with these numbers that was published here or came by the tree, `via` a client or neighbour."""
         if origin != self.port.node:
             self._counted.saw(origin, numbers)
         self.raised(origin, numbers, via)
 
     def raised(self, origin: str, numbers: PatternNumbers, via: str) -> None:
-        """These counts are to be told on once they are at rest."""
+        """Report these counts once they are at rest."""
         if self._enabled:
-            rest_at = self.port.now + self._interval_ns * 3 // 2  # an event before then tells as much
+            rest_at = self.port.now + self._interval_ns * 3 // 2  # an event before then says as much
             for pattern, epoch, number in numbers:
                 self._raise((origin, pattern, epoch), number, via, rest_at)
             self._keep_running()
@@ -106,19 +109,19 @@ class HighWaters(Part, SettledNumbers):
             self.port.set_timer((self.name, "turn"), self.port.now + self._turn_ns)
 
     def on_timer(self, name: TimerName) -> None:
-        """A turn: all that is to be told to a neighbour goes together."""
+        """Take a turn: send each neighbour all its counts together."""
         counts: dict[str, list[PatternCount]] = {}
         for key, fresh in list(self._fresh.items()):
-            if fresh.next_at <= self.port.now and not self._tell(key, fresh, counts):
+            if fresh.next_at <= self.port.now and not self._collect(key, fresh, counts):
                 del self._fresh[key]
-        for hop, told in sorted(counts.items()):
-            for start in range(0, len(told), MAX_NUMBERS):
-                self.port.send(hop, HighWater(tuple(told[start : start + MAX_NUMBERS])))
+        for hop, due in sorted(counts.items()):
+            for start in range(0, len(due), MAX_NUMBERS):
+                self.port.send(hop, HighWater(tuple(due[start : start + MAX_NUMBERS])))
         self._running = False
         self._keep_running()
 
-    def _tell(self, key: StreamKey, fresh: Fresh, counts: dict[str, list[PatternCount]]) -> bool:
-        """Puts the count into `counts` for all who lack it; False if there is nobody, or not in reach."""
+    def _collect(self, key: StreamKey, fresh: Fresh, counts: dict[str, list[PatternCount]]) -> bool:
+        """Add the count to `counts` for each neighbour that lacks it; return False if none does or we give up."""
         origin, pattern, epoch = key
         waiting = [hop for hop in self._patterns.hops(pattern) if hop != fresh.via and hop not in fresh.taken]
         for hop in waiting:
@@ -131,7 +134,7 @@ class HighWaters(Part, SettledNumbers):
     def on_high_water(self, sender: str, message: HighWater) -> None:
         if sender not in self._neighbours:
             self.port.emit(
-                Misbehaviour(sender, "it is not a neighbour and told how far an origin has counted")
+                Misbehaviour(sender, "reported how far an origin has counted but is not a neighbour")
             )
             return
         self.port.send(sender, HighWaterTaken(message.counts))
@@ -147,12 +150,12 @@ class HighWaters(Part, SettledNumbers):
         return tuple(numbers[:MAX_SETTLED_NUMBERS])
 
     def numbers_told(self, peer: str, numbers: Numbers) -> None:
-        """News for those behind us, too: we, or the one who told us, may have forgotten it in a crash."""
+        """Take the counts that came with 'settled', and pass them on: we or the peer may have lost them in a crash."""
         for pattern, origin, epoch, number in numbers:
             self.hear(origin, pattern, epoch, number, peer)
 
     def hear(self, origin: str, pattern: bytes, epoch: int, number: int, sender: str) -> None:
-        """A neighbour says how far an origin has counted; nobody knows better than we how far we have."""
+        """Take a neighbour's report of how far an origin has counted; ignore what it says about ourselves."""
         if origin == self.port.node:
             return
         numbers = ((pattern, epoch, number),)

@@ -1,9 +1,9 @@
-"""Which share of the events and blocks is lost on the link from each neighbour.
+"""Estimates the share of events and blocks lost on the link from each neighbour.
 
-Polarized gossip weighs partners by the loss rates of the tree's links, which every broker measures and tells the
-others when they change (polarized, section III.B; how is left open). Here the sender says now and then how many
-messages it has put on the link, and the receiver compares with how many came. Totals are told, not differences,
-so that the next count makes up for a lost one.
+Polarized gossip weighs partners by the loss rates of the tree's links. Every broker measures them and reports changes
+to the others (polarized, section III.B, which leaves open how). Here the sender reports now and then how many messages
+it has put on the link, and the receiver compares that with how many came. Reports are totals, not differences, so that
+the next one makes up for a lost one.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ from tidings.core.overlay.epidemic.messages import LinkCount
 
 NS_PER_S = 1_000_000_000
 MAX_MESSAGES_PER_S = 10_000_000
-"""A neighbour that says it sent more than that is not believed."""
+"""A neighbour that claims to send more is not believed."""
 
 MEMORY_MESSAGES = 1_000
-"""What was measured so many messages ago weighs 1/e of what is measured now."""
+"""A measurement this many messages ago weighs 1/e of one made now."""
 MIN_MESSAGES = 500
-"""So much weight makes an estimate."""
+"""The weight from which there is an estimate."""
 
 MIN_MOVE = 0.005
 MIN_RELATIVE_MOVE = 0.2
 NOISE_DEVIATIONS = 2.5
 LASTING_MESSAGES = 3 * MEMORY_MESSAGES
 LASTING_COUNTS = 3
-"""Every report goes to all brokers, so chance must not make any. Bursts make estimates vary by several times
-MIN_MOVE: a move counts if it is beyond the noise and lasts. With these numbers a Gilbert channel of constant rate
-and bursts of 4 is reported one to three times in 100,000 messages; by MIN_MOVE and MIN_RELATIVE_MOVE alone, up to 240
-times."""
+"""Every report goes to all brokers, so chance must not trigger one. Bursts make estimates vary by several times
+MIN_MOVE, so a move counts only if it exceeds the noise and lasts. With these numbers, a Gilbert channel of constant
+rate and bursts of 4 is reported one to three times in 100,000 messages; with MIN_MOVE and MIN_RELATIVE_MOVE alone, up
+to 240 times."""
 DISPERSION_COUNTS = 16
-"""Over so many counts, about, is averaged how much the samples vary."""
+"""About how many counts the variation of the samples is averaged over."""
 MAX_SURPRISE = 25.0
-"""Nor does one sample, in which the rate changed, hide that for long by making all look like noise."""
+"""Keeps a single sample, in which the rate changed, from hiding the change by making everything look like noise."""
 
 
 def least_move(reported: float, spread: float) -> float:
-    """How far an estimate of that standard deviation must be from what was reported to be worth another report."""
+    """Return how far an estimate with this standard deviation must move from the reported rate to be reported."""
     return max(MIN_MOVE, MIN_RELATIVE_MOVE * reported, NOISE_DEVIATIONS * spread)
 
 
 class LossEstimate:
-    """The share of lost messages, the recent ones weighing most: a ratio of two fading sums.
+    """Estimates the share of lost messages as a ratio of two fading sums, so that recent messages weigh most.
 
-    A message that arrives after the count which includes it is missing in one sample and too many in the next.
-    The sums take both as they are, so a surplus makes up for it, and fades as everything does.
+    A message that arrives after the count that includes it is missing in one sample and surplus in the next. The sums
+    take both as they are, so the surplus makes up for the loss, and fades like everything else.
     """
 
     __slots__ = ("_dispersion", "_lost", "_sent")
@@ -57,7 +57,7 @@ class LossEstimate:
         self._sent = 0.0
         self._lost = 0.0
         self._dispersion = 1.0
-        """How much more the samples vary than independent losses would: about 2 * burst - 1."""
+        """How much more the samples vary than with independent losses: about 2 * burst - 1."""
 
     def add(self, sent: int, received: int) -> None:
         lost = sent - received
@@ -78,17 +78,17 @@ class LossEstimate:
 
     @property
     def spread(self) -> float:
-        """The standard deviation of the rate."""
+        """The standard deviation of the estimated rate."""
         return sqrt(max(self._dispersion, 1.0) * _variance(self.rate) / self._sent)
 
 
 def _variance(rate: float) -> float:
-    """Of one message's loss, and never zero."""
+    """Return the variance of one message's loss, never zero."""
     return max(rate * (1.0 - rate), 1e-3)
 
 
 class _Incoming:
-    """The link from one neighbour: its last count, how many messages had come then, and what follows from it."""
+    """The link from one neighbour: its last count, how many messages had come by then, and the estimate."""
 
     __slots__ = (
         "at",
@@ -107,26 +107,26 @@ class _Incoming:
         self.estimate = LossEstimate()
         self.reported: float | None = None
         self.moved_messages = self.moved_counts = 0
-        """Since the estimate left what was reported."""
+        """Messages and counts since the estimate left the reported rate."""
 
     def count(self, message: LinkCount, received: int, now: int) -> int:
-        """Take a count in; returns how many messages it adds to the estimate.
+        """Take a count; return how many messages it adds to the estimate.
 
-        Any other incarnation begins anew, not only a greater one: a forged one must not silence the neighbour.
+        Any other incarnation starts over, not only a greater one: a forged count must not silence the neighbour.
         """
         sent = 0
         if message.incarnation == self.incarnation:
             sent = message.sent - self.sent
             elapsed_ns = now - self.at + NS_PER_S
             if not 0 < sent <= MAX_MESSAGES_PER_S * elapsed_ns // NS_PER_S:
-                return 0  # repeated, overtaken or forged
+                return 0  # duplicate, overtaken or forged
             self.estimate.add(sent, received - self.received)
         self.incarnation = message.incarnation
         self.sent, self.received, self.at = message.sent, received, now
         return sent
 
     def has_moved(self, messages: int) -> bool:
-        """Is the estimate, after a count of so many more messages, worth a report?"""
+        """Return True if the estimate is worth a report after a count of this many more messages."""
         estimate = self.estimate
         if self.reported is None:
             return estimate.rate > MIN_MOVE
@@ -138,13 +138,15 @@ class _Incoming:
         return self.moved_messages >= LASTING_MESSAGES and self.moved_counts >= LASTING_COUNTS
 
     def report(self) -> float:
-        """The estimate, from now on the reported one."""
+        """Return the estimate, and remember it as reported."""
         self.reported = self.estimate.rate
         self.moved_messages = self.moved_counts = 0
         return self.reported
 
 
 class LinkLoss(Part):
+    """Counts what goes over each link, and exchanges the counts with the neighbours."""
+
     name = "link-loss"
     handles = {LinkCount: "on_link_count"}
 
@@ -158,26 +160,26 @@ class LinkLoss(Part):
         interval_ns: int = NS_PER_S,
         enabled: bool = True,
     ) -> None:
-        """`report` is told when the estimate of a neighbour has moved for good."""
+        """`report` is called when the estimate for a neighbour has moved lastingly."""
         super().__init__(port)
         self._report = report
         self._rates = dict.fromkeys(neighbours, 0.0)
         self.rates: Mapping[str, float] = self._rates
-        """By neighbour; 0 until known."""
+        """Loss rate by neighbour; 0 until known."""
         self._incarnation = incarnation
         self._interval_ns = interval_ns
         self._enabled = enabled
         self._sent: defaultdict[str, int] = defaultdict(int)
         self._received: defaultdict[str, int] = defaultdict(int)
-        self._told = dict.fromkeys(neighbours, 0)
+        self._sent_reported = dict.fromkeys(neighbours, 0)
         self._incoming = {peer: _Incoming() for peer in neighbours}
 
     def sent(self, peer: str, count: int = 1) -> None:
-        """So many events or blocks were put on the link to `peer`."""
+        """Count events or blocks sent on the link to `peer`."""
         self._sent[peer] += count
 
     def received(self, peer: str, count: int = 1) -> None:
-        """So many came on the link from `peer`."""
+        """Count events or blocks received on the link from `peer`."""
         self._received[peer] += count
 
     def start(self) -> None:
@@ -185,10 +187,10 @@ class LinkLoss(Part):
             self._set_timer()
 
     def on_timer(self, name: TimerName) -> None:
-        for peer, told in self._told.items():
+        for peer, reported in self._sent_reported.items():
             sent = self._sent[peer]
-            if sent != told:
-                self._told[peer] = sent
+            if sent != reported:
+                self._sent_reported[peer] = sent
                 self.port.send(peer, LinkCount(self._incarnation, sent))
         self._set_timer()
 

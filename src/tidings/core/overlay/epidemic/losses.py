@@ -1,18 +1,18 @@
-"""Which events a broker's own subscribers should have and have not: the paper's LostBuffer, bounded.
+"""Detects events that this broker's subscribers should have but do not: the paper's LostBuffer, bounded.
 
-Paper epidemic, section 4.2: an event whose number is greater than the one expected for its source and pattern
-tells that those between are lost. A *stream* is (origin, pattern, epoch). Of a stream only the highest number
-that is accounted for is kept: everything up to it has come, is in the list of losses, or was given up.
+Paper epidemic, section 4.2: an event whose number is greater than the one expected for its source and pattern reveals
+that the numbers between are lost. A *stream* is (origin, pattern, epoch). For each stream we keep only the highest
+number accounted for: everything up to it has come, is listed as lost, or was given up.
 
 Where we differ from the paper:
 
-* Only what is counted after the subscription is missed: a stream begins at a baseline, given by `watch` or, for
-  an origin or an epoch never heard of, guessed from its first number (`baseline_before`).
-* An epoch that was followed still is when a newer one begins: an origin that crashed counts anew, and its last
-  events before that may be lost to us and with others. One that is over when it is first heard of is not.
-* Loss at the tail is noticed by the origin's high-water messages.
-* A loss leaves the list when the event comes, when nobody here subscribes any longer, when it is too old, was
-  asked for too often, or when there are too many; the last three count as given up.
+* Only events counted after the subscription can be missed: a stream starts at a baseline, given by `watch` or, for an
+  unknown origin or epoch, guessed from its first number (`baseline_before`).
+* We keep following an epoch when a newer one starts: an origin that crashed counts from 0 again, and its last events
+  before the crash may be lost here but held by others. We do not follow an epoch that is over when we first hear of it.
+* High-water messages of the origin reveal a loss at the tail.
+* A loss leaves the list when the event comes, when nobody here subscribes any longer, when it is too old, when it was
+  requested too often, or when there are too many; the last three count as given up.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ StreamKey = tuple[str, bytes, int]
 
 
 def baseline_before(number: int, blind: int) -> int:
-    """Where a stream begins that is heard of for the first time at `number`.
+    """Return the baseline of a stream that we first hear of at `number`.
 
-    A low number says that the stream is young, and that the numbers below it were on their way to us, too. A
-    high one says that we came late; what was before is not ours.
+    A low number means that the stream is young, so the numbers below it were sent to us, too. A high one means that we
+    came late, so earlier events are not for us.
     """
     return 0 if number <= blind else number - 1
 
 
 class AnswerTime:
-    """How long answers take, and so how long one is waited for: a few times as long, at most `longest_ns` at first."""
+    """Measures how long answers take. We first wait a few times as long, but at most `longest_ns`, then double it."""
 
     def __init__(self, longest_ns: int) -> None:
         self._longest_ns = longest_ns
@@ -55,7 +55,7 @@ class AnswerTime:
             self._smoothed_ns += (elapsed_ns - self._smoothed_ns) / SMOOTHING
 
     def pause_ns(self, attempts: int) -> int:
-        """The pause before the next attempt after so many: doubling, bounded."""
+        """Return the pause before the next attempt: it doubles with each attempt, up to a bound."""
         first_ns = self._longest_ns
         if self._smoothed_ns is not None:
             first_ns = min(round(PATIENCE * self._smoothed_ns), first_ns)
@@ -70,7 +70,7 @@ class _Stream:
         self.high = high
         """All numbers up to this one are accounted for."""
         self.heard = heard
-        """False while it is nothing but a baseline."""
+        """False while we have only a baseline."""
 
     @property
     def epoch(self) -> int:
@@ -87,11 +87,11 @@ class _Loss:
 
 
 class LossDetector:
-    """The losses of the patterns that are watched. Calls must not go back in time.
+    """Lists the losses of watched patterns. `now` must not decrease from call to call.
 
-    At most `max_lost` losses are listed, the newest; at most `max_streams` streams are followed, those heard of
-    last. A loss is worth asking for after `grace_ns`, since it may be late only, and is given up when it is older
-    than `max_age_ns` or was asked for more than `max_attempts` times.
+    It lists at most `max_lost` losses, the newest, and follows at most `max_streams` streams, the most recently heard.
+    A loss is worth a request only after `grace_ns`, since the event may just be late. It is given up when it is older
+    than `max_age_ns` or was requested more than `max_attempts` times.
     """
 
     def __init__(
@@ -117,25 +117,25 @@ class LossDetector:
         self._watched: dict[bytes, dict[str, dict[int, _Stream]]] = {}
         """Pattern -> origin -> epoch -> stream, the newest epoch last."""
         self._recent: OrderedDict[_Stream, None] = OrderedDict()
-        """Every stream, the one not heard of for the longest time first."""
+        """All streams, the longest silent first."""
         self._lost: OrderedDict[tuple[StreamKey, int], _Loss] = OrderedDict()
-        """In the order in which they were noticed."""
+        """In the order in which we noticed them."""
         self.given_up = 0
         self.unlisted = 0
         """Numbers so far below their stream's newest that they were never listed."""
 
     @property
     def lost(self) -> int:
-        """How many losses are listed."""
+        """The number of listed losses."""
         return len(self._lost)
 
     def watches(self, pattern: bytes) -> bool:
         return pattern in self._watched
 
     def watch(self, pattern: bytes, baselines: Iterable[tuple[str, int, int]]) -> None:
-        """Somebody here subscribes: what (origin, epoch, number) leaves above the number is ours.
+        """Watch a pattern that a client here subscribes to: numbers above each (origin, epoch, number) are for us.
 
-        For a pattern that is watched already, baselines of origins not heard of yet are added or raised.
+        If the pattern is already watched, add or raise the baselines of origins not heard from yet.
         """
         self._watched.setdefault(pattern, {})
         for origin, epoch, number in baselines:
@@ -146,7 +146,7 @@ class LossDetector:
                 newest.high = max(newest.high, number)
 
     def unwatch(self, pattern: bytes) -> None:
-        """Nobody here subscribes any longer: nothing of the pattern is missed."""
+        """Stop watching a pattern, and drop its losses, because nobody here subscribes any longer."""
         for epochs in self._watched.pop(pattern, {}).values():
             for stream in epochs.values():
                 del self._recent[stream]
@@ -154,7 +154,7 @@ class LossDetector:
             del self._lost[entry]
 
     def arrived(self, origin: str, numbers: PatternNumbers, now: int, count: int = 1) -> None:
-        """So many events, the first of which has these numbers, are here, by the tree or recovered."""
+        """Note `count` events that arrived, by the tree or recovered; the first one has these numbers."""
         for pattern, epoch, first in numbers:
             if pattern in self._watched:
                 key = (origin, pattern, epoch)
@@ -165,17 +165,17 @@ class LossDetector:
 
     def _strike_off(self, key: StreamKey, number: int, now: int) -> None:
         loss = self._lost.pop((key, number), None)
-        if loss is not None and loss.attempts == 1:  # else it may be an earlier attempt's answer
+        if loss is not None and loss.attempts == 1:  # otherwise it may answer an earlier attempt
             self._answer_time.took(now - loss.asked_at)
 
     def high_water(self, origin: str, numbers: PatternNumbers, now: int) -> None:
-        """The origin has counted up to these numbers: whatever has not come by now is lost."""
+        """Note that the origin has counted up to these numbers: whatever has not come by now is lost."""
         for pattern, epoch, number in numbers:
             if pattern in self._watched:
                 self._account((origin, pattern, epoch), number, number, now)
 
     def due(self, now: int) -> Mapping[StreamKey, RangeSet]:
-        """The numbers that are lost since the grace or longer, streams with the oldest losses first."""
+        """Return the numbers to ask for now: lost for at least the grace period; oldest losses first."""
         due: dict[StreamKey, RangeSet] = {}
         for (key, number), loss in self._lost.items():
             if now - loss.noticed_at < self._grace_ns:
@@ -189,14 +189,14 @@ class LossDetector:
         return due
 
     def attempted(self, key: StreamKey, ranges: Sequence[Range], now: int) -> None:
-        """Numbers that were due, as (first, last), are asked for once more; for the next time they wait longer."""
+        """Note one more request for numbers that were due, as (first, last); the next one waits longer."""
         for first, last in ranges:
             for number in range(first, last + 1):
                 loss = self._lost.get((key, number))
                 if loss is None:
                     continue
                 if now < loss.next_at:
-                    continue  # one question to several is one attempt
+                    continue  # a request to several brokers is one attempt
                 loss.asked_at = now
                 loss.next_at = now + self._answer_time.pause_ns(loss.attempts)
                 loss.attempts += 1
@@ -205,21 +205,21 @@ class LossDetector:
                     self.given_up += 1
 
     def expire(self, now: int) -> int:
-        """Give up what was lost too long ago; returns how many that were."""
+        """Give up losses that are too old; return how many."""
         before = self.given_up
         while self._lost and now - next(iter(self._lost.values())).noticed_at > self._max_age_ns:
             self._give_up_oldest()
         return self.given_up - before
 
     def _account(self, key: StreamKey, high: int, last_missing: int, now: int) -> None:
-        """The stream has reached `high`; its numbers up to `last_missing` that nobody accounted for are lost."""
+        """Raise the stream to `high`; list its unaccounted numbers up to `last_missing` as lost."""
         stream = self._heard(key, min(high, last_missing + 1))
         if stream is not None and high > stream.high:
             self._lose(key, stream.high + 1, last_missing, now)
             stream.high = high
 
     def _heard(self, key: StreamKey, number: int) -> _Stream | None:
-        """The stream, begun if it is new; None if its epoch was over before it was heard of."""
+        """Return the stream, started if it is new; None if its epoch was over before we heard of it."""
         origin, pattern, epoch = key
         stream = self._watched[pattern].get(origin, {}).get(epoch)
         if stream is None:
@@ -236,7 +236,7 @@ class LossDetector:
         return None if epochs is None else epochs[next(reversed(epochs))]
 
     def _follow(self, key: StreamKey, high: int, *, heard: bool) -> _Stream:
-        """Of an epoch later than all that are followed."""
+        """Start following a stream, whose epoch must be later than all followed ones."""
         if len(self._recent) >= self._max_streams:
             self._forget_oldest()
         stream = _Stream(key, high, heard=heard)
@@ -254,11 +254,11 @@ class LossDetector:
             del self._watched[pattern][origin]
 
     def _lose(self, key: StreamKey, first: int, last: int, now: int) -> None:
-        """List `first` to `last`, or as many of the newest as can be listed: the cost does not grow with the gap."""
+        """List `first` to `last`, or only as many of the newest as fit: the cost does not grow with the gap."""
         listed_from = max(first, last + 1 - self._max_lost)
         self.unlisted += listed_from - first
         for number in range(listed_from, last + 1):
-            # A stream that was forgotten and begins again may find its old losses here; they keep their age.
+            # A stream that was forgotten and starts again may find its old losses here; they keep their age.
             if (key, number) not in self._lost:
                 self._lost[key, number] = _Loss(now)
         while len(self._lost) > self._max_lost:

@@ -1,16 +1,16 @@
-"""The numbers by which subscribers notice losses: per pattern, counted by the publisher's broker.
+"""Numbers events per pattern, at the publisher's broker, so that subscribers notice losses.
 
 Paper epidemic, section 4.2: an event carries, for each pattern that it matches, how many events its source has
 published for that pattern. Here the source is the publisher's broker, the *origin*. Beyond the paper:
 
-* A pattern that is installed again counts from 0 again, so a number belongs to an *epoch*. Epochs of one origin
-  only grow, whatever the pattern: one integer remembers all the patterns that are gone.
-* A pattern is named by the first 8 bytes of its interest's key. Interests that share them go by all 16. The name
-  depends on nothing but what is installed, so brokers with equal tables use equal names; a pattern whose name
-  changes starts a new epoch, since for subscribers it is a new stream.
-* An event lists at most MAX_NUMBERS patterns. Where it matches more, those that were listed first in this
-  broker's life go first, then those installed first: a newcomer never displaces a pattern that subscribers
-  already follow. A pattern that is not listed is not counted either, else the event would look lost.
+* A pattern that is installed again counts from 0 again, so a number belongs to an *epoch*. Epochs of one origin only
+  grow, whatever the pattern: one integer covers all patterns that were removed.
+* A pattern's name is the first 8 bytes of its interest's key, or all 16 if interests share these. The name depends only
+  on what is installed, so brokers with equal tables use equal names. A pattern whose name changes starts a new epoch,
+  since for subscribers it is a new stream.
+* An event lists at most MAX_NUMBERS patterns. If it matches more, those that this broker listed earliest since its
+  start come first, then those installed first: a new pattern never displaces one that subscribers already follow. A
+  pattern that is not listed is not counted either; otherwise the event would look lost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHORT_BYTES = 8
 NEVER_LISTED = 1 << 62
 
 Renamed = list[tuple[Interest, bytes]]
-"""Interests that have another name now, because of a clash or its end, with the one before."""
+"""Interests whose name changed because a clash began or ended, with their previous name."""
 
 
 class _Count:
@@ -35,11 +35,11 @@ class _Count:
         self.epoch = 0
         self.number = 0
         self.rank = NEVER_LISTED
-        """Its place in the order in which patterns were listed for the first time."""
+        """Its rank in the order in which patterns were first listed."""
 
 
 class PatternNumbering:
-    """Counts what is published at this broker, for each interest of its routing table."""
+    """Counts the events published at this broker, for each interest of its routing table."""
 
     def __init__(self) -> None:
         self._counts: dict[Interest, _Count] = {}
@@ -51,7 +51,7 @@ class PatternNumbering:
         """How often an event matched a pattern that it could not list."""
 
     def installed(self, interest: Interest, now: int) -> Renamed:
-        """The interest is in the routing table; its count starts unless it was there before."""
+        """Start counting for an interest in the routing table, unless we already do."""
         if interest in self._counts:
             return []
         self._counts[interest] = _Count()
@@ -60,7 +60,7 @@ class PatternNumbering:
         return self._name(short, now)
 
     def removed(self, interest: Interest) -> Renamed:
-        """The interest has left the routing table; if it comes back, it has a later epoch."""
+        """Stop counting for an interest that left the routing table; if it comes back, its epoch is later."""
         if self._counts.pop(interest, None) is None:
             return []
         short = interest.key[:SHORT_BYTES]
@@ -76,16 +76,16 @@ class PatternNumbering:
         return None if count is None else count.pattern
 
     def interest(self, pattern: bytes) -> Interest | None:
-        """The installed interest of that name: a whole key always, 8 bytes while only one begins with them."""
+        """Return the installed interest with that name, if any; 8 bytes name one only while no other key starts so."""
         sharing = self._sharing.get(pattern[:SHORT_BYTES], {})
         if len(pattern) == SHORT_BYTES:
             return next(iter(sharing)) if len(sharing) == 1 else None
         return next((interest for interest in sharing if interest.key == pattern), None)
 
     def count(self, interests: Iterable[Interest], events: int = 1) -> PatternNumbers:
-        """Number so many events that are published here and match `interests`: the numbers of the first one.
+        """Number this many events published here that match `interests`; return the numbers of the first one.
 
-        What is not installed is left out.
+        Ignores interests that are not installed.
         """
         found = [self._counts[each] for each in dict.fromkeys(interests) if each in self._counts]
         found.sort(key=_precedence)
@@ -99,12 +99,12 @@ class PatternNumbering:
         return tuple((count.pattern, count.epoch, count.number - events + 1) for count in found)
 
     def current(self, interest: Interest) -> tuple[int, int] | None:
-        """(epoch, number of the last event that was counted)"""
+        """Return (epoch, number of the last event counted)."""
         count = self._counts.get(interest)
         return None if count is None else (count.epoch, count.number)
 
     def _name(self, short: bytes, now: int) -> Renamed:
-        """Give everyone of this short name the id that is right now; a new id starts a new epoch."""
+        """Give every interest with this short name its current id; a new id starts a new epoch."""
         sharing = self._sharing[short]
         renamed: Renamed = []
         for interest in sharing:

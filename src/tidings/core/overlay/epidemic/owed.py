@@ -1,4 +1,4 @@
-"""What our clients are owed: which patterns are watched for losses, and from which numbers on."""
+"""Decides which patterns are watched for losses, and from which number on our clients are owed their events."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from tidings.core.overlay.forwarding import Forwarding, ForwardingListener
 
 
 class Owed(ForwardingListener, PatternListener):
+    """Watches a pattern from the moment its subscription is settled until nobody here subscribes."""
+
     def __init__(
         self, port: Port, forwarding: Forwarding, patterns: Patterns, losses: LossDetector, *, enabled: bool
     ) -> None:
@@ -21,9 +23,9 @@ class Owed(ForwardingListener, PatternListener):
         patterns.listeners.append(self)
 
     def settled(self, interest: Interest) -> None:
-        """From here on our clients are owed what matches: what is counted above these numbers.
+        """Watch the interest's patterns: from now on, our clients are owed what is counted above these numbers.
 
-        Where a pattern is watched already, others are owed what is below them, too.
+        If a pattern is already watched, earlier subscribers are also owed what is below them.
         """
         for pattern in self._patterns.ids(interest) if self._enabled else ():
             if not self._losses.watches(pattern):
@@ -37,7 +39,7 @@ class Owed(ForwardingListener, PatternListener):
         self._losses.unwatch(pattern)
 
     def renamed(self, before: bytes, after: bytes) -> None:
-        """A new name is a new epoch at every origin: what is counted by it starts at nothing."""
+        """Watch under the new name, which starts a new epoch at every origin, counted from 0."""
         if self._losses.watches(before):
             self._losses.unwatch(before)
             self._losses.watch(after, self._patterns.counts(after))

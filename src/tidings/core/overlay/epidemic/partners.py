@@ -1,7 +1,7 @@
-"""Whom to prefer in gossip: weights from labels or loss rates, and the choice by weight (polarized, section III).
+"""Weighs gossip partners by labels or loss rates, and chooses them by weight (polarized, section III).
 
-The weight that x gives to y says how useful a message of x is to y: the probability that y lacks what x has (by
-loss, eq. 2-6), or a guess at it from the two places in the tree alone (by topology, eq. 7-9).
+The weight that x gives to y says how useful a message from x is to y: the probability that y lacks what x has (by loss,
+eq. 2-6), or a guess at it from their positions in the tree alone (by topology, eq. 7-9).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from tidings.core.overlay.epidemic.settings import Strategy
 from tidings.core.overlay.labels import ROOT, Label, distance
 
 ROUNDING = 1e-9
-"""A share of the brokers that exceeds a whole number by less is that number: 0.07 * 100 is 7.000000000000001."""
+"""If a share of the brokers exceeds a whole number by less, take that number: 0.07 * 100 is 7.000000000000001."""
 
 
 def topology_weight(x: Label, y: Label) -> float:
-    """Eq. 9: deep brokers (horizontal cut, eq. 7) of other branches (vertical cut, eq. 8) weigh most.
+    """Compute eq. 9: deep brokers (horizontal cut, eq. 7) of other branches (vertical cut, eq. 8) weigh most.
 
-    Eq. 8 divides by zero where x is the root; no branch is nearer to it than another, so the cut is 1 there.
-    One division of whole numbers, so that weights which are equal in theory are equal, and tie.
+    Eq. 8 divides by zero if x is the root; no branch is nearer to it than another, so the cut is 1 there. This is one
+    division of integers, so that weights that are equal in theory are exactly equal, and tie.
     """
     x_level, y_level = len(x) - 1, len(y) - 1
     if y_level == 0:
@@ -34,29 +34,29 @@ def topology_weight(x: Label, y: Label) -> float:
 
 
 def loss_weight(x: Label, y: Label, rates: Mapping[Label, float], *, by_tree: bool) -> float:
-    """Eq. 6: the probability that y lacks what x got; `rates` has each link's loss under its lower end's label.
+    """Compute eq. 6: the probability that y lacks what x has; `rates` has each link's loss by its lower end's label.
 
-    What x got by the tree was not lost above the place where their paths part. What it got by gossip says nothing
-    about the tree, so all of y's path counts. A link without a rate is taken for a good one.
+    What x got by the tree was not lost above the point where their paths part. What it got by gossip says nothing about
+    the tree, so all of y's path counts. A link without a rate counts as lossless.
     """
     parting = _common(x, y) if by_tree else len(ROOT)
     return 1 - prod(1 - rates.get(y[:size], 0.0) for size in range(parting + 1, len(y) + 1))
 
 
 def may_push(mine: Label, labels: Sequence[Label], window: float) -> bool:
-    """Is `mine` in the share `window` of the labels, the top of the tree first, those of equal depth spread over it?
+    """Return True if `mine` is in the topmost share `window` of the labels; ties are spread over the tree.
 
-    The paper calls the window once the brokers that may not push; its results fit only those that may.
+    The paper once calls the window the brokers that may not push, but its results fit only those that may.
     """
-    place = len(mine), mine[-1], mine  # by the last digit first: not all of one subtree
+    place = len(mine), mine[-1], mine  # by the last digit first, so that not all are of one subtree
     before = sum((len(label), label[-1], label) < place for label in labels)
     return before < window * len(labels) - ROUNDING
 
 
 def is_deep(mine: Label, labels: Sequence[Label], window: float) -> bool:
-    """Is `mine` in the share `window` of the labels, the deepest first, those of equal depth spread over the tree?
+    """Return True if `mine` is in the deepest share `window` of the labels; ties are spread over the tree.
 
-    Spread: ties go by the last digit first, so that not all of one subtree skip the same tier.
+    Ties go by the last digit first, so that not all brokers of one subtree skip the same tier.
     """
     place = -len(mine), mine[-1], mine
     before = sum((-len(label), label[-1], label) < place for label in labels)
@@ -64,11 +64,11 @@ def is_deep(mine: Label, labels: Sequence[Label], window: float) -> bool:
 
 
 class PartnerSelection:
-    """One way to choose partners (section III.D). 3PG is two of them: a push, and a pull by the lowest weights."""
+    """One way to choose partners (section III.D). 3PG uses two: one for pushes, one for pulls by lowest weight."""
 
     def __init__(self, strategy: Strategy, window: float) -> None:
         if not 0 <= window <= 1:
-            raise ValueError(f"the window is a share of the brokers, from 0 to 1, not {window}")
+            raise ValueError(f"window {window}: expected a share of the brokers, from 0 to 1")
         self._strategy = strategy
         self._has_window = strategy == "pgw" and window > 0
 
@@ -82,7 +82,7 @@ class PartnerSelection:
         lowest: bool = False,
         deep: bool = False,
     ) -> list[str]:
-        """So many distinct candidates, or all; `lowest` prefers low weights, `deep` is for PGW's deepest brokers."""
+        """Choose up to `count` candidates; `lowest` prefers low weights, `deep` says that we are deep (PGW)."""
         count = max(0, min(count, len(candidates)))
         if self._strategy == "random":
             return random.sample(candidates, count)
@@ -97,7 +97,7 @@ class PartnerSelection:
 
 
 def _best(wanted: Sequence[float], count: int, random: RandomSource, *, skip_top: bool) -> list[int]:
-    """The positions of the most wanted, ties at random; those of the top tier only for want of others if skipped."""
+    """Return the indices of the most wanted, ties at random; with `skip_top`, the top tier only if others run out."""
     if not skip_top:
         return _top(range(len(wanted)), wanted, count, random)
     highest = max(wanted)
@@ -110,7 +110,7 @@ def _best(wanted: Sequence[float], count: int, random: RandomSource, *, skip_top
 
 
 def _top(indices: Sequence[int], wanted: Sequence[float], count: int, random: RandomSource) -> list[int]:
-    """The `count` most wanted of the positions. Only those that tie for the last places are drawn."""
+    """Return the `count` most wanted of the indices; draw only among those that tie for the last places."""
     if count == 0:
         return []
     least = nlargest(count, (wanted[index] for index in indices))[-1]
@@ -120,10 +120,10 @@ def _top(indices: Sequence[int], wanted: Sequence[float], count: int, random: Ra
 
 
 def _drawn(weights: Sequence[float], count: int, random: RandomSource, lowest: bool) -> list[int]:
-    """Positions drawn one after the other without replacement, by weight or, if `lowest`, by inverse weight.
+    """Draw indices one by one without replacement, by weight or, if `lowest`, by inverse weight.
 
-    The first of exponential times with the weights as rates are such a draw (Efraimidis and Spirakis), in one pass.
-    Weight 0 is never drawn before another, and its inverse always is.
+    The earliest of exponential times with the weights as rates are such a draw, in one pass (Efraimidis and Spirakis).
+    Weight 0 comes after all others, or with `lowest` before them.
     """
     zero = [index for index, weight in enumerate(weights) if weight == 0]
     if lowest:
@@ -143,5 +143,5 @@ def _earliest(weights: Sequence[float], count: int, random: RandomSource, lowest
 
 
 def _common(x: Label, y: Label) -> int:
-    """How many items the labels begin with in common: the length of the label where their paths part."""
+    """Return the length of the labels' common prefix: of the label where their paths part."""
     return (len(x) + len(y) - distance(x, y)) // 2

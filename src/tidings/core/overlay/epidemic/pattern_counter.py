@@ -1,8 +1,8 @@
-"""How far each origin has counted each pattern, as far as it was seen passing here.
+"""Records how far each origin has counted each pattern, as far as events that passed here show.
 
-A broker that subscribes to a pattern is told this by its neighbours, hop by hop from every origin, together with
-'settled': what is counted above is published for it. So the first events of a stream can be missed by nobody, and
-nobody asks for those of long ago (recovery, epidemic 7; the paper takes the first event seen as the first there is).
+When a broker subscribes to a pattern, its neighbours tell it this together with 'settled', hop by hop from every
+origin: it is owed whatever is counted above. So no broker misses the first events of a stream unnoticed, and none asks
+for events of long ago. (The paper takes the first event seen as the first there is.)
 """
 
 from __future__ import annotations
@@ -11,18 +11,20 @@ from tidings.core.overlay.epidemic.messages import PatternNumbers
 from tidings.core.structures.highest import Highest
 
 MAX_ORIGINS = 512
-"""Per pattern; the one that was silent longest is forgotten."""
+"""The limit per pattern; beyond it, the origin that was silent longest is forgotten."""
 
 Count = tuple[str, int, int]
 """(origin, epoch, number)"""
 
 
 class PatternCounter:
+    """Keeps the highest (epoch, number) per pattern and origin."""
+
     def __init__(self) -> None:
         self._by_pattern: dict[bytes, Highest[str, tuple[int, int]]] = {}
 
     def open(self, pattern: bytes) -> None:
-        """The pattern is in our table: keep account of it."""
+        """Start recording a pattern that is in our table."""
         self._by_pattern.setdefault(pattern, Highest(MAX_ORIGINS))
 
     def close(self, pattern: bytes) -> None:

@@ -1,8 +1,8 @@
-"""The patterns by which events are numbered: one topic pattern with one filter, shared by all interests that have them.
+"""The patterns by which events are numbered: a topic pattern with a filter, shared by all interests that have them.
 
-An interest may have many topics, and hardly two are equal; numbered by whole interests, an event on a popular topic
-would carry a number for nearly every subscriber. Numbered by single topics it carries one for all who want the topic
-unfiltered, and one for each filter beside. Whoever has an interest watches all of its patterns.
+An interest may have many topics, and few interests are equal: numbered by whole interests, an event on a popular topic
+would carry a number for nearly every subscriber. Numbered by single topics, it carries one number for all subscribers
+without a filter, and one per filter. A broker with an interest watches all of the interest's patterns.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ MAX_REMEMBERED = 4_096
 
 @lru_cache(maxsize=65_536)
 def patterns_of(interest: Interest) -> tuple[Interest, ...]:
-    """The interest, one topic pattern at a time."""
+    """Split the interest into one per topic pattern."""
     if len(interest.topics) == 1:
         return (interest,)
     return tuple(Interest((topic,), interest.pattern) for topic in interest.topics)
 
 
 class PatternListener:
-    """What others hear of the patterns of our clients."""
+    """Hears of changes in our clients' patterns."""
 
     def unsubscribed(self, pattern: bytes) -> None: ...
 
     def renamed(self, before: bytes, after: bytes) -> None:
-        """It has another name now."""
+        """Called when the pattern's name has changed."""
 
 
 class Patterns(RoutingListener):
-    """Follows the routing table: which patterns are in it, towards whom, and which are our own clients'."""
+    """Follows the routing table: which patterns it has, towards which neighbours, and which are our clients'."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Patterns(RoutingListener):
         counted: PatternCounter,
         directory: Directory,
     ) -> None:
-        """`counted` keeps account of all patterns, `directory` tells the others of our clients'."""
+        """`counted` records the counts of all patterns; `directory` announces our clients' patterns."""
         self._port = port
         self._table = table
         table.listeners.append(self)
@@ -61,9 +61,9 @@ class Patterns(RoutingListener):
         self._directory = directory
         self.listeners: list[PatternListener] = []
         self._interests: dict[Interest, dict[Interest, None]] = {}
-        """Pattern -> the interests in the table that have it"""
+        """Pattern -> the interests in the table that have it."""
         self._local: dict[Interest, int] = {}
-        """Pattern -> how many of our clients' interests have it"""
+        """Pattern -> how many of our clients' interests have it."""
         self._matching: dict[tuple[Selection, str], tuple[Interest, ...]] = {}
 
     def ids(self, interest: Interest) -> tuple[bytes, ...]:
@@ -75,30 +75,30 @@ class Patterns(RoutingListener):
         return [pattern for pattern in found if pattern is not None]
 
     def hops(self, pattern: bytes) -> tuple[str, ...]:
-        """The neighbours behind whom somebody subscribes to the pattern."""
+        """Return the neighbours on the way to subscribers of the pattern."""
         known = self._numbering.interest(pattern)
         interests = () if known is None else self._interests[known]
         return tuple(sorted({hop for interest in interests for hop in self._table.neighbours(interest)}))
 
     def subscribed(self, pattern: bytes) -> bool:
-        """Does a client of ours?"""
+        """Return True if one of our clients subscribes to the pattern."""
         known = self._numbering.interest(pattern)
         return known is not None and known in self._local
 
     def current(self, pattern: bytes) -> tuple[int, int] | None:
-        """How far we have counted it ourselves: (epoch, number)."""
+        """Return how far we have counted the pattern ourselves: (epoch, number)."""
         known = self._numbering.interest(pattern)
         return None if known is None else self._numbering.current(known)
 
     def counts(self, pattern: bytes) -> tuple[Count, ...]:
-        """How far all origins have counted it, ourselves among them."""
+        """Return how far all origins, including ourselves, have counted the pattern."""
         mine = self.current(pattern)
         counted = self._counted.counts(pattern)
         return counted if mine is None or mine[1] == 0 else ((self._port.node, *mine), *counted)
 
     def number(self, stretch: Stretch) -> Iterator[tuple[Stretch, PatternNumbers]]:
-        """Counts events of one selection that are published here: as stretches that match the same patterns, each with
-        the numbers of its first event."""
+        """Number events of one selection that are published here: yield stretches that match the same patterns, each
+        with the numbers of its first event."""
         if stretch.topic:
             yield stretch, self._numbering.count(self._match(stretch.selection, stretch.topic), stretch.count)
             return

@@ -1,7 +1,7 @@
-"""Asking for what is missing: to whom the negative digests go, and what is in them (epidemic, figure 3).
+"""Asks for missing events: where negative digests go, and what they contain (epidemic, figure 3).
 
-Three ways: to subscribers and the origin, chosen by weight; along the tree towards subscribers of one pattern; along
-the route back to one origin. Of an event of which some blocks are here only the others are asked for.
+There are three ways: to subscribers and the origin, chosen by weight; along the tree towards subscribers of one
+pattern; along the route back to one origin. If some blocks of an event are here, we ask only for the others.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tidings.core.overlay.epidemic.settings import RecoverySettings
 from tidings.core.structures.range_set import RangeSet
 
 DIGEST_BYTES = 1_200
-"""So a digest fits into one datagram."""
+"""A digest fits into one datagram."""
 MAX_ROUTES = 4_096
 STRAIGHT = 0.2
-"""How often a publisher pull does not take the route."""
+"""The share of publisher pulls that go straight to the origin instead of along the route."""
 
 SUBSCRIBER_PULL, PUBLISHER_PULL = "subscriber-pull", "publisher-pull"
 
@@ -32,7 +32,7 @@ SendTowards = Callable[[bytes, Solicit], None]
 
 
 class Pulls:
-    """`send` sends to a broker, `send_towards` along the tree towards subscribers of a pattern."""
+    """Solicits losses. `send` sends to a broker, `send_towards` along the tree towards subscribers of a pattern."""
 
     def __init__(
         self,
@@ -53,20 +53,20 @@ class Pulls:
         self._send_towards = send_towards
         self._cutter: DigestCutter[LostKey] = DigestCutter()
         self._routes: dict[str, tuple[str, ...]] = {}
-        """origin -> the brokers from here back to it, the nearest first."""
+        """Origin -> the brokers on the way back to it, the nearest first."""
 
     def learn_route(self, entry: Cached) -> None:
-        """Reversed, and from the tree alone: what gossip brings came another way (epidemic 12)."""
+        """Remember the way back to the origin; only for events from the tree: gossip takes other paths."""
         self._routes.pop(entry.origin, None)
         self._routes[entry.origin] = entry.route[::-1]
         if len(self._routes) > MAX_ROUTES:
             del self._routes[next(iter(self._routes))]
 
     def ask(self) -> bool:
-        """One round; False if nothing is missing, and nobody was asked."""
+        """Ask for what is missing, once per round; return False if nothing is."""
         wanted = [
             assembly
-            for assembly in self._recovery_state.incomplete()  # some are here only to be combined and passed on
+            for assembly in self._recovery_state.incomplete()  # some are here only to be recoded and forwarded
             if any(map(self._patterns.subscribed, _patterns(assembly)))
         ]
         missing = self._recovery_state.lost(), wanted
@@ -90,7 +90,7 @@ class Pulls:
         partial = [assembly for assembly in incomplete if assembly.origin == origin]
         route = self._routes.get(origin)
         if route is None or self._port.random.random() < STRAIGHT:
-            route = (origin,)  # no route is known, or the known one may be broken by now (epidemic 12)
+            route = (origin,)  # no route is known, or the known one may be broken by now
         lost_digest, wants = self._digest(mine, partial)
         self._send(route[0], Solicit(self._port.node, b"", route[1:], lost_digest, wants, PUBLISHER_PULL))
 
@@ -98,7 +98,8 @@ class Pulls:
         patterns = dict.fromkeys([key[1] for key in lost])
         for assembly in incomplete:
             patterns |= dict.fromkeys(_patterns(assembly))
-        pattern = self._port.random.choice(list(patterns))  # only those with losses (epidemic 2)
+        # Only patterns with losses; the paper may pick others, too.
+        pattern = self._port.random.choice(list(patterns))
         mine = {key: ranges for key, ranges in lost.items() if key[1] == pattern}
         partial = [assembly for assembly in incomplete if pattern in _patterns(assembly)]
         lost_digest, wants = self._digest(mine, partial)
@@ -107,7 +108,7 @@ class Pulls:
         )
 
     def _ask_partners(self, lost: Mapping[LostKey, RangeSet], incomplete: Sequence[Assembly]) -> None:
-        """Every pattern and origin with losses has its own partners; each of them gets one message."""
+        """Choose partners for each pattern and origin with losses; send each partner one message."""
         lost_of: dict[str, dict[LostKey, RangeSet]] = {}
         partial_of: dict[str, list[Assembly]] = {}
         groups: dict[tuple[str, bytes], list[LostKey]] = {}
@@ -124,9 +125,9 @@ class Pulls:
             self._send(partner, Solicit(self._port.node, b"", (), lost_digest, wants, SUBSCRIBER_PULL))
 
     def _partners(self, patterns: tuple[bytes, ...], origin: str) -> list[str]:
-        """With an adaptive interval one at a time: who does not answer is soon followed by another.
+        """Choose partners; with an adaptive interval only one, since the next attempt soon follows.
 
-        Then by a coin the origin is asked, as in the combined pull: what was lost near it few others have.
+        That one is the origin half of the time, as in the combined pull: few others have what was lost near it.
         """
         if not self._settings.adaptive:
             return self._gossip_partners.choose(patterns, self._settings.fanout, pulling=True, also=origin)
@@ -137,7 +138,7 @@ class Pulls:
     def _digest(
         self, lost: Mapping[LostKey, RangeSet], incomplete: Sequence[Assembly]
     ) -> tuple[tuple[Lost, ...], tuple[Want, ...]]:
-        """As much as a datagram takes; the rest is asked for in another round."""
+        """Return as much as fits into a datagram; the rest waits for another round."""
         fitting = fit(incomplete, DIGEST_BYTES)
         cut = self._cutter.cut(lost, DIGEST_BYTES, lambda key: len(key[0]) + len(key[1]) + 16)
         self._recovery_state.asked(cut, fitting)
@@ -149,7 +150,7 @@ def want(assembly: Assembly) -> Want:
 
 
 def fit(assemblies: Iterable[Assembly], limit_bytes: int) -> list[Assembly]:
-    """The first ones, as many as fit into a digest of that size, and one at least."""
+    """Return as many of the first assemblies as fit into a digest of that size, but at least one."""
     fitting: list[Assembly] = []
     for assembly in assemblies:
         source, _, _, lacks = want(assembly)

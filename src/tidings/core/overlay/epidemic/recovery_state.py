@@ -1,4 +1,4 @@
-"""What a broker holds of events: which it has, which it can serve, which are incomplete, which it lacks."""
+"""What a broker knows of events: which it has received, which it can send, which are incomplete, which are lost."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from tidings.core.structures.range_set import RangeSet
 from tidings.core.structures.recent_ids import RecentIds
 
 RECEIVED_WINDOW = 4_096
-"""Per source. An event that is recovered when so many later ones have come counts as a repetition."""
+"""The window per source. An event that is recovered after this many later ones counts as a duplicate."""
 
 LostKey = tuple[str, bytes, int]
 """(origin, pattern, epoch)"""
 
 
 class RecoveryState:
+    """Holds the received ids, the cache, the assemblies and the losses of a broker, and keeps them consistent."""
+
     def __init__(self, port: Port, settings: RecoverySettings) -> None:
         self._port = port
         self.received = RecentIds(RECEIVED_WINDOW)
@@ -43,13 +45,13 @@ class RecoveryState:
         )
         self._settings = settings
         self._asked: dict[EventId, tuple[int, int]] = {}
-        """Incomplete events -> (how often blocks of it were asked for, when they may be again)"""
+        """Incomplete event -> (how often we asked for its blocks, when we may ask again)."""
 
     def has(self, source: str, incarnation: int, sequence: int) -> bool:
         return self.received.seen(source, incarnation, sequence)
 
     def take(self, carried: Carried, *, wanted: bool, cached: bool) -> Cached:
-        """Events are here, whole, for the first time."""
+        """Record complete events that arrived for the first time."""
         stretch = carried.stretch
         entry = Cached(stretch, carried.origin, carried.numbers, carried.route, wanted)
         if cached:
@@ -60,11 +62,11 @@ class RecoveryState:
         return entry
 
     def again(self, origin: str, numbers: PatternNumbers, count: int = 1) -> None:
-        """Events that we have came again: whatever of them counts as lost does no more."""
+        """Note that events we have came again: none of them counts as lost any longer."""
         self.losses.arrived(origin, numbers, self._port.now, count)
 
     def incomplete(self) -> list[Assembly]:
-        """Events of which some blocks are here, none came lately, and none were asked for lately."""
+        """Return events of which some blocks are here, but none came or were requested recently."""
         now = self._port.now
         quiet = self.assemblies.incomplete(now - self._settings.grace_ns)
         return [
@@ -74,7 +76,7 @@ class RecoveryState:
         ]
 
     def asked(self, lost: Iterable[tuple[LostKey, Sequence[Range]]], incomplete: Iterable[Assembly]) -> None:
-        """These are asked for now: not again too soon, and not for ever."""
+        """Note that we ask for these now, so that we do not ask again too soon, nor forever."""
         now = self._port.now
         for key, ranges in lost:
             self.losses.attempted(key, ranges, now)
@@ -88,7 +90,7 @@ class RecoveryState:
             self._asked[assembly.id] = attempts + 1, now + pause_ns
 
     def lost(self) -> dict[LostKey, RangeSet]:
-        """What is missing altogether: what is incomplete is asked for by its blocks, once no more of them come."""
+        """Return what is missing entirely: for incomplete events we ask by block, once no more blocks come."""
         due = self.losses.due(self._port.now)
         result = {key: RangeSet(ranges) for key, ranges in due.items()}
         for assembly in self.assemblies.incomplete(self._port.now) if result else ():

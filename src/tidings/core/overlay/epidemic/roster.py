@@ -1,4 +1,4 @@
-"""The entries of the directory, kept so that what is asked of them costs little, and cut into messages."""
+"""The entries of the directory, indexed so that queries are cheap, and their division into messages."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from tidings.core.overlay.labels import Label
 MAX_MESSAGE_BYTES = 1_200
 MAX_MESSAGE_ITEMS = 1024
 ENVELOPE_BYTES = 8
-"""At most what such a message has beside its items and names."""
+"""An upper bound on what such a message has apart from its items and names."""
 MAX_STRETCH = 2_000
-"""Names that one answer is about."""
+"""How many names one answer covers."""
 PATTERN_BYTES = 8
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
 def standing(entry: BrokerEntry) -> tuple[int, int]:
-    """The greater one of two entries of a broker replaces the other."""
+    """Return what orders the entries of a broker: the greater replaces the other."""
     return entry.incarnation, entry.version
 
 
 def fingerprint(entry: BrokerEntry) -> int:
-    """The entry's share in the digest of a directory, which is the exclusive or of all of them."""
+    """Return the entry's hash; the digest of a directory is the exclusive or of all of them."""
     key = _encode((entry.broker, entry.incarnation, entry.version))
     return int.from_bytes(blake2b(key, digest_size=8).digest(), "big")
 
 
 def announces(entries: Iterable[BrokerEntry]) -> Iterator[Announce]:
-    """The entries in messages of bounded size; an entry that alone is larger has one for itself."""
+    """Pack the entries into messages of bounded size; an entry that exceeds it gets its own message."""
     run: list[BrokerEntry] = []
     size_bytes = ENVELOPE_BYTES
     for entry in entries:
@@ -53,7 +53,7 @@ def announces(entries: Iterable[BrokerEntry]) -> Iterator[Announce]:
 def version_parts(
     entries: Sequence[BrokerEntry], first: str, last: str, *, answer_wanted: bool
 ) -> Iterator[DirectoryVersions]:
-    """What is known of the names from `first` to before `last`, in parts of bounded size without gaps between."""
+    """List the versions of the names from `first` to before `last`, in messages of bounded size, without gaps."""
     following = [*(entry.broker for entry in entries[1:]), last]
     run: list[tuple[str, int, int]] = []
     size_bytes = ENVELOPE_BYTES + len(_encode(first))
@@ -71,7 +71,7 @@ def version_parts(
 
 
 class Roster:
-    """The entries, our own among them, with all that is asked of them kept up to date entry by entry."""
+    """Holds all entries, including our own, and updates its indexes entry by entry."""
 
     def __init__(self, own: BrokerEntry) -> None:
         self.own = own
@@ -79,8 +79,8 @@ class Roster:
         self.fingerprint = fingerprint(own)
         self._names = [own.broker]
         self._subscribed: dict[bytes, dict[str, None]] = {}
-        """By the first bytes of a pattern, which name it nearly always: brokers may differ in how many they use,
-        and one partner too many does no harm. Without ourselves, as the next one."""
+        """First bytes of a pattern -> other brokers that subscribe. These bytes nearly always suffice: brokers may
+        differ in how many they use, and a partner too many does no harm. Excludes us, as does the next one."""
         self._to_everything: dict[str, None] = {}
         self._holders: dict[Label, dict[str, None]] = {}
         self._labels: tuple[Label, ...] | None = None
@@ -94,7 +94,7 @@ class Roster:
         return self.own if broker == self.own.broker else self.others.get(broker)
 
     def put(self, entry: BrokerEntry) -> None:
-        """Take the entry in, in the place of an earlier one of that broker."""
+        """Add the entry, or replace the broker's earlier one."""
         previous = self.get(entry.broker)
         if previous is None:
             insort(self._names, entry.broker)
@@ -114,15 +114,15 @@ class Roster:
         self._add_patterns(entry)
 
     def between(self, first: str, last: str) -> list[BrokerEntry]:
-        """By name, from `first` to before `last`; an empty `last` has no end."""
+        """Return the entries by name, from `first` to before `last`, or to the end if `last` is empty."""
         end = bisect_left(self._names, last) if last else len(self._names)
         names = self._names[bisect_left(self._names, first) : end]
         return [entry for name in names if (entry := self.get(name)) is not None]
 
     def stretch(self, random: RandomSource) -> tuple[str, str]:
-        """The ends of a part of bounded size that is drawn at random: nearly always all of a small directory.
+        """Draw a part of bounded size and return its ends; for a small directory, it is nearly always everything.
 
-        It may begin anywhere, since whoever tells of it may stop in the middle.
+        It may start anywhere, since the sender may stop in the middle of a part.
         """
         start = max(0, random.randrange(len(self._names) + MAX_STRETCH) - MAX_STRETCH)
         end = start + MAX_STRETCH
@@ -149,7 +149,7 @@ class Roster:
         return self._rates
 
     def _rate(self, holders: Iterable[str]) -> float:
-        """Two brokers have one label for a moment at most; the first by name counts, for all who compute it."""
+        """Return the loss rate of a label. Two brokers share one only briefly; the first by name counts everywhere."""
         entry = self.get(min(holders))
         return entry.loss_ppm / 1e6 if entry is not None else 0.0
 

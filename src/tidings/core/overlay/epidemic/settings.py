@@ -1,6 +1,6 @@
-"""What can be configured about recovery, and the bounds that keep it harmless.
+"""The settings of recovery, and the bounds that keep it harmless.
 
-`algorithm = "auto"` is for people: 3PG with a soliciting pull, partners by weight, an interval that adapts, and two
+`algorithm = "auto"` is for users: 3PG with a soliciting pull, partners by weight, an adaptive interval, and two
 redundant blocks for large events. Everything else is for experiments and follows the papers to the letter.
 """
 
@@ -19,11 +19,11 @@ CachePolicy = Literal["fifo", "foreign-first", "random"]
 AUTO_REDUNDANCY = 2
 SHORTEST_RETRY_NS = 100_000_000
 LISTED_NS = 1_000_000_000
-"""An event is advertised in so many rounds that they last this long: else pull stalls (recovery, polarized 8)."""
+"""How long an event is advertised, over as many rounds as that takes. If it is shorter, pull stalls."""
 
 
 class RecoverySettings(Struct, frozen=True, kw_only=True):
-    """How brokers of mode "epidemic" repair what is lost. `[recovery]` in docs/scenarios.md explains the keys."""
+    """How brokers in mode "epidemic" repair losses. `[recovery]` in docs/scenarios.md explains the keys."""
 
     algorithm: Algorithm = "auto"
     selection: Strategy = "random"
@@ -31,27 +31,27 @@ class RecoverySettings(Struct, frozen=True, kw_only=True):
     fanout: int = 3
     interval_ns: int = 1_000_000_000
     window: float = 0.25
-    """The share of brokers that push in 3PG, top of the tree first; the deepest share in PGW."""
+    """The share of brokers that push in 3PG, top of the tree first; in PGW, the deepest share."""
     pull: Literal["advertise", "solicit"] = "solicit"
     push: Literal["event", "digest"] = "event"
-    """The event itself when it comes (polarized), or a digest of the cache every round (epidemic, 4.1)."""
+    """Push the event itself on arrival (polarized), or a digest of the cache every round (epidemic, section 4.1)."""
     routing: Literal["direct", "tree"] = "direct"
-    """Digests go to brokers that are chosen, or along the tree towards subscribers (epidemic, section 4)."""
+    """Send digests straight to chosen brokers, or along the tree towards subscribers (epidemic, section 4)."""
     rounds: int = 0
-    """In how many rounds an event is advertised; 0: as many as make a second."""
+    """In how many rounds an event is advertised; 0: as many as take a second."""
     redundancy: int = 0
     block_bytes: int = 1_200
     datagram_bytes: int = 0
-    """Blocks are smaller where their header would make a datagram larger than this; 0: they are not."""
+    """The limit for a datagram: a block shrinks if it would exceed it with its header; 0: no limit."""
     buffer_events: int = 1_500
     cache_policy: CachePolicy = "fifo"
     forward_probability: float = 0.5
     literal: bool = False
-    """Digests that are pushed go on with that probability everywhere, as the paper's figure 2 says."""
+    """Forward pushed digests with that probability everywhere, as in the paper's figure 2."""
     adaptive: bool = False
-    """Rounds come up to eight times as often while there is something to recover (epidemic, section 5)."""
+    """Run rounds up to eight times as often while there is something to recover (epidemic, section 5)."""
 
-    # Bounds; what happens at each is said where it is kept.
+    # Bounds; the code that enforces each one explains what happens there.
     buffer_bytes: int = 64 * 1024 * 1024
     assembly_bytes: int = 64 * 1024 * 1024
     assembly_bytes_per_sender: int = 16 * 1024 * 1024
@@ -64,12 +64,12 @@ class RecoverySettings(Struct, frozen=True, kw_only=True):
 
     @property
     def grace_ns(self) -> int:
-        """How long a gap may be mere reordering."""
+        """How long a gap may be due to reordering alone."""
         return min(max(self.interval_ns // 10, 20_000_000), 200_000_000)
 
     @property
     def retry_ns(self) -> int:
-        """How long an answer is waited for while it is not known how long they take."""
+        """How long to wait for an answer until we know how long answers take."""
         return max(self.interval_ns // 4, SHORTEST_RETRY_NS)
 
     @property
@@ -79,33 +79,33 @@ class RecoverySettings(Struct, frozen=True, kw_only=True):
 
     @property
     def pushes_events(self) -> bool:
-        """Sends an event on as soon as it comes."""
+        """Whether events are pushed as soon as they come."""
         return self.algorithm == "push+pull" or (self.algorithm == "push" and self.push == "event")
 
     @property
     def pushes_digests(self) -> bool:
-        """Sends a digest of the cache every round."""
+        """Whether a digest of the cache is pushed every round."""
         return self.algorithm == "push" and self.push == "digest"
 
     @property
     def advertises(self) -> bool:
-        """Announces what is in the cache."""
+        """Whether the contents of the cache are advertised."""
         return self.algorithm in ("push+pull", "subscriber-pull") and self.pull == "advertise"
 
     @property
     def solicits(self) -> bool:
-        """Asks for what is missing, and so must notice what is."""
+        """Whether we ask for what is missing, and so must detect losses."""
         if self.algorithm in ("publisher-pull", "combined"):
             return True
         return self.algorithm in ("push+pull", "subscriber-pull") and self.pull == "solicit"
 
     @property
     def records_routes(self) -> bool:
-        """Events carry their route, so that the publisher's broker can be asked along it."""
+        """Whether events record their route, so that requests can follow it back to the publisher's broker."""
         return self.algorithm in ("publisher-pull", "combined")
 
     def resolved(self) -> RecoverySettings:
-        """With what "auto" stands for in its place."""
+        """Replace "auto" with the settings it stands for."""
         if self.algorithm != "auto":
             return self
         return replace(

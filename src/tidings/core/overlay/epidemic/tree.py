@@ -1,11 +1,12 @@
-"""Routing of events and blocks along the interests in epidemic mode, and notification of local clients.
+"""Routes events and blocks along the interests in mode epidemic, and notifies local clients.
 
 The origin numbers an event for every pattern that it matches and cuts a large payload into blocks. Consecutive events
-of a run that match the same patterns have consecutive numbers in each, so they stay together, as many as a datagram
-takes. Stretches and blocks follow the interests, each for itself; what is lost on the way, gossip recovers
-(gossip.py), event by event where a part of a stretch is known. Whether something was forwarded and
-whether it was received are two questions: an event that gossip brought first must still go down the tree when it comes
-by the tree, and a recovered one must not (recovery, epidemic 13).
+of a run that match the same patterns have consecutive numbers in each, so they stay together, as many as fit into a
+datagram. Each stretch and each block follows the interests on its own. Gossip recovers what is lost (gossip.py), event
+by event if part of a stretch is known.
+
+Forwarded and received are two questions: an event that gossip brought first must still go down the tree when it comes
+by the tree, and a recovered one must not.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ from tidings.core.overlay.routing import Route, RoutingTable
 from tidings.core.structures.recent_ids import RecentIds
 
 MAX_PASSING = 4_096
-"""Events in blocks that are remembered as passing; of an older one, blocks may be forwarded twice."""
+"""Events in blocks that are remembered; blocks of an older one may be forwarded twice."""
 _NO_PAYLOAD = Raw(b"\xc4\x00")
 
 
 class Passing:
-    """An event of which blocks pass: what they must be like, what routes them, and what of it went on."""
+    """An event whose blocks pass through: how to check them, what routes them, and which were forwarded."""
 
     __slots__ = ("check", "gone", "header", "sent", "topped_up")
 
@@ -65,11 +66,11 @@ class Passing:
             _NO_PAYLOAD,
         )
         self.gone: dict[int, int] = {}
-        """generation -> mask of the plain blocks that were forwarded"""
+        """Generation -> mask of the plain blocks forwarded."""
         self.sent: dict[int, int] = {}
-        """generation -> how many blocks went on, where there is coding"""
+        """Generation -> how many blocks were forwarded; only with coding."""
         self.topped_up: dict[int, None] = {}
-        """generations of which as many blocks went on as can be of use"""
+        """Generations of which as many blocks were forwarded as can be useful."""
 
     def first_time(self, generation: int, index: int) -> bool:
         gone, bit = self.gone.get(generation, 0), 1 << index
@@ -77,11 +78,13 @@ class Passing:
         return not gone & bit
 
     def recodes(self, message: Fragment, redundancy: int) -> bool:
-        """Must the block be put to others of its event, if only to combine them?"""
+        """Return True if we must keep the block to combine it with others, even if nobody here wants the event."""
         return redundancy > 0 and message.generation not in self.topped_up
 
 
 class EpidemicTree(Part):
+    """Handles what clients publish, and what comes by the tree or by gossip."""
+
     name = "tree"
     handles = {Publication: "on_stretch", Run: "on_stretch", Carried: "on_carried", Fragment: "on_fragment"}
 
@@ -134,11 +137,11 @@ class EpidemicTree(Part):
                     self._publish(client, alike)
 
     def _sound(self, client: str, stretch: Stretch) -> list[Stretch]:
-        """All but the events that cannot be sent in blocks."""
+        """Reject events that cannot be sent in blocks; return the others."""
         too_long = _too_long(stretch)
         if not too_long:
             return [stretch]
-        reason = f"in this mode an event has at most {MAX_INLINE_ATTRIBUTES_BYTES} bytes of attributes"
+        reason = f"in mode epidemic, attributes may have at most {MAX_INLINE_ATTRIBUTES_BYTES} bytes"
         self._refuse(client, too_long, reason)
         return stretch.without(too_long) if isinstance(stretch, Run) else []
 
@@ -147,7 +150,7 @@ class EpidemicTree(Part):
             self.port.send(client, PublishFailed(sequence, reason))
 
     def _publish(self, client: str, alike: Stretch) -> None:
-        """Events of one selection."""
+        """Number, forward and deliver events of one selection."""
         route, origin, settings = self._route(alike), self.port.node, self._settings
         way = (origin,) if settings.records_routes else ()
         for stretch, numbers in self._patterns.number(alike):
@@ -191,7 +194,7 @@ class EpidemicTree(Part):
             self._receive(sender, part, route)
 
     def _receive(self, sender: str, message: Carried, route: Route) -> None:
-        """The events for ourselves, whichever way they came."""
+        """Take the events for our own clients, however they came."""
         stretch, by = message.stretch, message.by
         if by and not route.notices:
             self.unwanted += stretch.count
@@ -258,7 +261,7 @@ class EpidemicTree(Part):
             self.port.emit(Misbehaviour(sender, str(error)))
 
     def _assemble(self, sender: str, message: Fragment) -> Assembly | None:
-        """Puts the block to the others of its event; None if it was of no use."""
+        """Add the block to the others of its event; return None if it was not useful."""
         return self._recovery_state.assemblies.add(sender, message, self.port.now)
 
     def _gain_block(self, sender: str, message: Fragment, route: Route, assembly: Assembly) -> None:
@@ -271,8 +274,10 @@ class EpidemicTree(Part):
     def _forward_block(
         self, sender: str, message: Fragment, route: Route, passing: Passing, assembly: Assembly | None
     ) -> None:
-        """Plain blocks go as they are, each once. With coding, for every other block a fresh combination goes, and
-        once the generation is complete here as many more as the origin sent: losses do not add up along a path.
+        """Forward each plain block once, as it is; in place of a coded block, forward a new combination.
+
+        Once the generation is complete here, top up to as many blocks as the origin sent: losses do not add up along a
+        path.
         """
         generation = message.generation
         if generation in passing.topped_up:
@@ -305,7 +310,7 @@ class EpidemicTree(Part):
         passing.topped_up[generation] = None
 
     def _pass(self, message: Fragment) -> Passing:
-        """The event of a block that is what it says; WireError if it is not. A forged header is another event."""
+        """Return the event of a valid block; raise WireError if it is invalid. A forged header is another event."""
         header = header_of(message)
         passing = self._passing.get(header)
         if passing is not None:
@@ -323,23 +328,23 @@ class EpidemicTree(Part):
     def _may_send(self, sender: str, by: str) -> bool:
         if sender in self._neighbours or (by and self._gossip_partners.known(sender)):
             return True
-        self.port.emit(Misbehaviour(sender, "it is not a neighbour and sent an event by the tree"))
+        self.port.emit(Misbehaviour(sender, "sent an event along the tree but is not a neighbour"))
         return False
 
     def _parts(self, sender: str, stretch: Stretch) -> list[Stretch]:
-        """In stretches of one selection each; what cannot be matched is left out."""
+        """Split into stretches of one selection each; leave out events that cannot be matched."""
         if stretch.selection_token is self._matcher.token:
             return [stretch]
         return self._matcher.parts(stretch, lambda error: self.port.emit(Misbehaviour(sender, str(error))))
 
     def _route(self, alike: Stretch) -> Route:
-        """Of events of one selection."""
+        """Return the route of events of one selection."""
         return self._table.routes.get(alike.selection) or self._table.route(alike.selection)
 
 
 def _unseen(recent: RecentIds, stretch: Stretch) -> list[Stretch]:
-    """What of it was not seen before; from now on it was."""
-    if isinstance(stretch, Publication):  # quicker, and most are
+    """Mark the events as seen; return those that were not seen before."""
+    if isinstance(stretch, Publication):  # the most frequent case, and faster
         seen = not recent.first_time(stretch.source, stretch.incarnation, stretch.sequence)
         return [] if seen else [stretch]
     ranges = recent.fresh(stretch.source, stretch.incarnation, stretch.first, stretch.last)
@@ -347,7 +352,7 @@ def _unseen(recent: RecentIds, stretch: Stretch) -> list[Stretch]:
 
 
 def _too_long(stretch: Stretch) -> list[int]:
-    """The sequences of events whose attributes and header leave no room in a block."""
+    """Return the sequences of events whose attributes and header are too large for a block."""
     if stretch.size_bytes + len(stretch.packed_header) <= MAX_INLINE_ATTRIBUTES_BYTES:
         return []
     inline_bytes = [

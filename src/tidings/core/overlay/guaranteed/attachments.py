@@ -1,12 +1,12 @@
-"""The clients of a guaranteed broker: their subscriptions, what they publish, and what they have been shown.
+"""The clients of a guaranteed broker: their subscriptions, what they publish, and what they have acknowledged.
 
-A client's subscription hangs on a record of the subscription log. Equal subscriptions share one, and so do those
-that a complete record covers: such a one holds from the moment it is asked for, as everything it selects comes
-here anyhow. Subscriptions survive restarts of the broker, on disk. A broker that lost its disk finds its records
-with its neighbours; what comes for them is kept for a while until the clients have asked again.
+A client's subscription uses a record of the subscription log. Equal subscriptions share a record, and a subscription
+that a complete record covers uses that one: it holds at once, because everything it selects already comes here.
+Subscriptions are on disk and survive restarts of the broker. A broker that lost its disk gets its records back from its
+neighbours, and keeps what arrives for them for a while, until the clients subscribe again.
 
-Publishers stamp what they publish with the position up to which this broker's log certifies it. The broker claims
-a record as known here only when all its publishers stamp accordingly (core/overlay/guaranteed/subscriptions.py).
+Publishers stamp what they publish with the position up to which this broker's log certifies it. The broker claims a
+record as known here only when all its publishers stamp accordingly (core/overlay/guaranteed/subscriptions.py).
 """
 
 from __future__ import annotations
@@ -57,25 +57,26 @@ from tidings.core.overlay.guaranteed.subscriptions import PublisherStamps, Subsc
 from tidings.core.store import Change, Store
 
 ORPHAN_NS = 15_000_000_000
-"""How long records are kept whose clients have not asked again since the broker lost its disk."""
+"""After a broker lost its disk, how long records are kept whose clients have not subscribed again."""
 ABSENT_NS = 24 * 3_600 * 1_000_000_000
-"""How long the subscriptions of a client that is away are kept, and everything for them."""
+"""How long the subscriptions of an absent client, and everything that waits for them, are kept."""
 SHORT_ABSENT_NS = 60_000_000_000
 """The same for a client whose name nobody will use again."""
 ABSENT_CHECK_NS = 15_000_000_000
 MAX_AHEAD = 1_000_000
-"""A client's sequence may jump ahead by so much; more is a mistake."""
+"""How far a client's sequence may jump ahead; more is taken for a mistake."""
 MAX_UNCOVERED_SHOWN = 64
 MAX_BASELINE = 4_096
-"""Flows that a new subscription is told to begin behind; the most recent ones."""
+"""How many flows a Baseline lists, the most recent ones."""
 
 
 class Attachment:
-    """One client, here or away."""
+    """One client, connected or absent."""
 
     __slots__ = (
         "attached",
         "away_since",
+        "done_held_back",
         "draining",
         "incarnation",
         "lasting",
@@ -83,7 +84,6 @@ class Attachment:
         "stamp_sent",
         "stamp_taken",
         "subscriptions",
-        "unnoted",
     )
 
     def __init__(self, now: int) -> None:
@@ -95,9 +95,9 @@ class Attachment:
         self.stamp_sent = self.stamp_taken = 0
         self.subscriptions: dict[str, ClientSubscription] = {}
         self.draining: dict[str, int] = {}
-        """Subscriptions that have ended and for which something waits, with the serial of the last of it."""
-        self.unnoted: Ranges = ()
-        """What it is done with while there is no room for its bookmark."""
+        """Ended subscriptions for which publications still wait, with the serial of the last one."""
+        self.done_held_back: Ranges = ()
+        """Notifications that it is done with, held back while the disk has no room for its bookmark."""
 
 
 class StoredSubscription(msgspec.Struct, array_like=True, frozen=True):
@@ -139,7 +139,7 @@ class Attachments(Part, SubscriptionListener):
         *,
         describe: Callable[[], dict[str, object]],
     ) -> None:
-        """`describe` says the broker's state."""
+        """`describe` returns the broker's status."""
         super().__init__(port)
         self._bookmarks = bookmarks
         self.clients: dict[str, Attachment] = {}
@@ -153,7 +153,7 @@ class Attachments(Part, SubscriptionListener):
         self._delivery = delivery
         self._store = store
         self._records: dict[Interest, str] = {}
-        """The live record of our own for an interest."""
+        """Our own live record for each interest."""
         self._complete = CoverIndex()
         self._covering: dict[Interest, None] = {}
         self._held_back: list[tuple[str, Attach | Subscribe | Unsubscribe | Drain]] = []
@@ -165,10 +165,10 @@ class Attachments(Part, SubscriptionListener):
                 stored = _decode_stored(value)
                 interest = make_interest(stored.topics, stored.filter)
             except (msgspec.MsgspecError, FilterError, TopicError) as error:
-                raise StoreCorrupt(f"the subscription {key!r} does not decode: {error}") from None
+                raise StoreCorrupt(f"subscription {key!r} does not decode: {error}") from None
             held = ClientSubscription(interest, stored.record, headers=stored.headers)
             self._hold(stored.client, stored.subscription, held)
-        for client in self._bookmarks.clients:  # what it once saw counts, though it wanted nothing at last
+        for client in self._bookmarks.clients:  # bookmarks count even without a subscription
             self._client(client)
         self._find_orphans()
 
@@ -177,8 +177,8 @@ class Attachments(Part, SubscriptionListener):
         self._local.add(client, subscription, held)
 
     def _find_orphans(self) -> None:
-        """Records of ours on which nothing hangs: their clients have not asked again yet, and cannot before the log is
-        complete."""
+        """Find our records that no subscription uses: their clients have not subscribed again, and cannot before the
+        log is complete."""
         name = self._sessions.neighbourhood.name
         own = [entry for entry in self._log if entry.record.broker == name and not entry.dead]
         self._records |= {entry.interest: entry.id for entry in own}
@@ -208,7 +208,7 @@ class Attachments(Part, SubscriptionListener):
         self.port.set_timer((self.name, "absent"), self.port.now + ABSENT_CHECK_NS)
 
     def _end_orphans(self) -> None:
-        """Clients of these that did not come back by now are not waited for any longer."""
+        """Stop waiting for clients of orphaned records that have not returned by now."""
         orphans = self._local.orphans
         self._local.set_orphans([])
         for record_id in orphans:
@@ -240,11 +240,11 @@ class Attachments(Part, SubscriptionListener):
 
     @property
     def recovering(self) -> bool:
-        """This broker has no complete log to give to others."""
+        """True while this broker has no complete log to give to others."""
         return self._subscriptions.recovering
 
     def recovered(self) -> None:
-        """The log is complete again: now clients can be served."""
+        """The log is complete again: serve the clients that were held back."""
         self._find_orphans()
         waiting, self._held_back = self._held_back, []
         for sender, message in waiting:
@@ -265,7 +265,7 @@ class Attachments(Part, SubscriptionListener):
         if client.attached:
             client.attached = client.publishes = False
             self._stamps.remove(peer)
-            client.unnoted = ()
+            client.done_held_back = ()
             client.away_since = self.port.now
             self._delivery.client_gone(peer)
             self._subscriptions.claim()
@@ -275,24 +275,24 @@ class Attachments(Part, SubscriptionListener):
             del self.clients[peer]
 
     def on_notified(self, sender: str, message: Notified) -> None:
-        done = self._noted(sender, message.done)
+        done = self._forgettable(sender, message.done)
         if not self._delivery.client_took(sender, message.granted, done):
             last = max((message.granted, *(last for _, last in done)))
-            self.port.emit(Misbehaviour(sender, f"it acknowledges notification {last}, it never got so many"))
+            self.port.emit(Misbehaviour(sender, f"acknowledges notification {last}, which it was never sent"))
             return
         client = self.clients.get(sender)
         if client is not None and client.draining:
             self._end_drained(sender, client)
 
-    def _noted(self, sender: str, done: Ranges) -> Ranges:
-        """What is done as far as the disk is concerned: what a bookmark covers that has no room there is not yet."""
+    def _forgettable(self, sender: str, done: Ranges) -> Ranges:
+        """Return what may be forgotten. Hold back everything while the client's bookmark does not fit on disk."""
         client = self.clients.get(sender)
         if client is None:
             return done
-        if client.unnoted:
-            done, client.unnoted = (*client.unnoted, *done), ()
+        if client.done_held_back:
+            done, client.done_held_back = (*client.done_held_back, *done), ()
         if not self._bookmarks.write(sender):
-            done, client.unnoted = (), done
+            done, client.done_held_back = (), done
         return done
 
     def _client(self, name: str) -> Attachment:
@@ -304,14 +304,14 @@ class Attachments(Part, SubscriptionListener):
     # --- Stamps
 
     def records_changed(self, entries: Sequence[LogEntry]) -> None:
-        if self._subscriptions.recovering:  # who gave us these may forward what they select already
+        if self._subscriptions.recovering:  # whoever sent us these may already forward what they select
             self._find_orphans()
         for name, client in self.clients.items():
             if client.attached and client.publishes and client.stamp_sent == client.stamp_taken:
                 self._send_stamp(name, client)
 
     def _send_stamp(self, name: str, client: Attachment) -> None:
-        """One stamp is on its way at a time; the next says more."""
+        """Send the current stamp. One is in flight at a time; the next catches up."""
         if client.stamp_sent < self._log.position:
             client.stamp_sent = self._log.position
             self.port.send(name, Stamp(self._delivery.generation, client.stamp_sent))
@@ -332,7 +332,7 @@ class Attachments(Part, SubscriptionListener):
     def on_stamped(self, sender: str, message: Stamped) -> None:
         client = self.clients.get(sender)
         if client is None or not client.attached or not client.publishes:
-            self.port.emit(Misbehaviour(sender, "it publishes without having attached as a publisher"))
+            self.port.emit(Misbehaviour(sender, "publishes without having attached as a publisher"))
             return
         stretch = message.stretch
         reason = self._refusal(sender, message)
@@ -349,11 +349,13 @@ class Attachments(Part, SubscriptionListener):
             return f"client {client!r} may not publish as {stretch.source!r}"
         if message.generation == self._delivery.generation and message.stamp > self._log.position:
             position = self._log.position
-            return f"publication {stretch.first} is stamped {message.stamp}, beyond the log's {position}"
+            return (
+                f"publication {stretch.first} has stamp {message.stamp}, beyond the log's end at {position}"
+            )
         flow = (self._sessions.neighbourhood.name, stretch.source, stretch.incarnation)
         seen = self._delivery.seen.get(flow)
         if seen is not None and stretch.last > seen + MAX_AHEAD:
-            return f"publication {stretch.last} comes after {seen}: that is too far ahead"
+            return f"publication {stretch.last} is too far ahead of the last one, {seen}"
         return None
 
     # --- Subscribing
@@ -372,7 +374,7 @@ class Attachments(Part, SubscriptionListener):
             else:
                 interest = check_subscription(message, held.interest, headers=held.headers)
             if held is None and len(client.subscriptions) >= MAX_SUBSCRIPTIONS_PER_CLIENT:
-                raise ValueError(f"a client has at most {MAX_SUBSCRIPTIONS_PER_CLIENT} subscriptions")
+                raise ValueError(f"a client may have at most {MAX_SUBSCRIPTIONS_PER_CLIENT} subscriptions")
             if held is None:
                 held = self._add(sender, message, interest)
         except (FilterError, TopicError, ValueError, StoreError) as error:
@@ -380,17 +382,17 @@ class Attachments(Part, SubscriptionListener):
             return
         held.incarnation = client.incarnation
         if held.joined:
-            # The record brings what was taken before, if its sender or this broker restarts: this subscription
-            # is not owed that, and would not get all of it.
-            marks = tuple(self._delivery.recent_flows(MAX_BASELINE))
-            self.port.send(sender, Baseline(message.subscription, marks))
+            # If a sender or this broker restarts, the record brings older publications again. This subscription
+            # must not get these: it would not get all of them.
+            recent = tuple(self._delivery.recent_flows(MAX_BASELINE))
+            self.port.send(sender, Baseline(message.subscription, recent))
         held.shown = None
         self._show(sender, message.subscription, held)
 
     def _take_over(
         self, client: str, message: Subscribe, held: ClientSubscription
     ) -> ClientSubscription | None:
-        """A client of that name has started anew: it goes on with an equal subscription, and replaces another."""
+        """After a restart of the client, keep an equal subscription and remove a different one."""
         if held.interest == check_subscription(message, None) and held.headers == message.headers:
             return held
         self._remove(client, message.subscription, held, drain=False)
@@ -416,14 +418,14 @@ class Attachments(Part, SubscriptionListener):
         return held
 
     def _record_for(self, interest: Interest) -> str:
-        """An equal record, a complete one that covers it, one that did so before a loss, or a new one."""
+        """Return the id of an equal record, a complete one that covers it, an orphan that does, or a new one."""
         record_id = self._records.get(interest)
         if record_id is not None:
             return record_id
         wider = self._complete.find(interest)
         if wider is not None:
             return self._records[wider]
-        for orphan in self._local.orphans:  # it may have hung there before our disk was lost
+        for orphan in self._local.orphans:  # the subscription may have used it before our disk was lost
             entry = self._log.get(orphan)
             if entry is not None and entry.interest.covers(interest):
                 return orphan
@@ -455,7 +457,7 @@ class Attachments(Part, SubscriptionListener):
             self.port.send(sender, Unsubscribed(name))
 
     def _end(self, sender: str, message: Unsubscribe | Drain, *, drain: bool) -> bool:
-        """The subscription selects nothing more; False: not now."""
+        """End the subscription. Return False if that must wait."""
         if self._subscriptions.recovering:
             self._held_back.append((sender, message))
             return False
@@ -468,7 +470,7 @@ class Attachments(Part, SubscriptionListener):
         return True
 
     def _end_drained(self, name: str, client: Attachment) -> None:
-        """Who is done with all that waited for an earlier subscription is told that it has ended."""
+        """Report ended subscriptions as unsubscribed once the client is done with everything that waited for them."""
         oldest = self._delivery.hops.oldest(LocalClient(name))
         for subscription, last in list(client.draining.items()):
             if oldest is None or oldest > last:
@@ -476,7 +478,7 @@ class Attachments(Part, SubscriptionListener):
                 self.port.send(name, Unsubscribed(subscription))
 
     def _remove(self, client: str, subscription: str, held: ClientSubscription, *, drain: bool) -> None:
-        """`drain`: what waits for it is still wanted."""
+        """Remove the subscription. With `drain`, what already waits for it is still delivered."""
         changes: list[Change] = [("clients", _key(client, subscription), None)]
         self._store.write(changes)
         del self.clients[client].subscriptions[subscription]
@@ -496,10 +498,10 @@ class Attachments(Part, SubscriptionListener):
             self._complete.remove(entry.interest)
         self._subscriptions.end_own(entry)
 
-    # --- Who knows a subscription
+    # --- Coverage of subscriptions
 
     def progressed(self, entry: LogEntry) -> None:
-        """One of our records is known to more brokers."""
+        """More brokers know one of our records."""
         if entry.cover.is_everything and entry.interest not in self._covering:
             self._covering[entry.interest] = None
             self._complete.add(entry.interest)
@@ -507,7 +509,7 @@ class Attachments(Part, SubscriptionListener):
             self._show(client, subscription, held)
 
     def _show(self, client: str, subscription: str, held: ClientSubscription) -> None:
-        """Tell the client who is uncovered, if that is news; nobody: its subscription is complete."""
+        """Report to the client which brokers are uncovered, if that changed; if none, its subscription is complete."""
         entry = self._log.get(held.record)
         if entry is None or not self.clients[client].attached:
             return
@@ -524,7 +526,7 @@ class Attachments(Part, SubscriptionListener):
                 self.port.send(client, Coverage(subscription, uncovered))
 
     def incomplete(self) -> list[tuple[str, str, list[str]]]:
-        """(client, subscription, who does not know it yet) where that is anybody."""
+        """Return (client, subscription, brokers that do not know it yet) for each incomplete subscription."""
         found = []
         for name, client in self.clients.items():
             for subscription, held in client.subscriptions.items():
@@ -536,7 +538,7 @@ class Attachments(Part, SubscriptionListener):
         return found
 
     def end_all(self) -> None:
-        """This broker leaves: nothing is wanted here any more."""
+        """End all subscriptions, because this broker leaves."""
         for name, client in self.clients.items():
             for subscription in list(client.subscriptions):
                 self.on_unsubscribe(name, Unsubscribe(subscription))

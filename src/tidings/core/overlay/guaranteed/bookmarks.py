@@ -1,14 +1,14 @@
-"""Bookmarks: how far the ordered subscriptions of a client have come, and what others had become that changed, kept by
-its broker for the client's next life.
+"""Bookmarks: the progress of a client's ordered subscriptions, and the current form of changed ones, which the client's
+broker keeps across restarts of the client.
 
-To a broker they are bytes. A client that lasts sends one before it says that it is done with something, on the same
-connection: so what the broker forgets is always covered by a bookmark that it has on disk, whoever crashes. One that
-names more than the broker was told to be done is harmless: the next life is done at once with what comes again.
+To a broker they are bytes. A lasting client sends a bookmark before it acknowledges anything, on the same connection.
+So whatever the broker forgets is covered by a bookmark on its disk, whoever crashes. A bookmark may cover more than was
+acknowledged: after a restart the client acknowledges the duplicates at once.
 
     client                                                broker
-    Bookmark(state), Notified(done)          ->           on disk, forgets what is done
-    a new life: Attach                       ->
-                                             <-           Bookmark(state), Attached, then what is not done
+    KeepBookmark(state), Notified(done)      ->           writes it to disk, forgets what is done
+    restarts: Attach                         ->
+                                             <-           KeepBookmark(state), Attached, then what is not done
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _decode_key = msgspec.msgpack.Decoder(tuple[str, str]).decode
 
 
 class KeptBookmarks(Part):
-    """The broker's half."""
+    """The broker's side."""
 
     name = "bookmarks"
     handles = {KeepBookmark: "on_bookmark"}
@@ -50,12 +50,12 @@ class KeptBookmarks(Part):
         self._kept: dict[str, dict[str, bytes]] = {}
         """Client -> subscription -> state."""
         self._unwritten: dict[str, dict[str, KeepBookmark]] = {}
-        """What there was no room for."""
+        """Bookmarks for which the disk has no room."""
         for key, state in store.read(TABLE):
             try:
                 client, subscription = _decode_key(key)
             except msgspec.MsgspecError as error:
-                raise StoreCorrupt(f"the bookmark {key!r} does not decode: {error}") from None
+                raise StoreCorrupt(f"bookmark {key!r} does not decode: {error}") from None
             self._kept.setdefault(client, {})[subscription] = state
 
     @property
@@ -74,7 +74,7 @@ class KeptBookmarks(Part):
         self.write(sender)
 
     def write(self, client: str) -> bool:
-        """False: there is no room for what the client said last, so it is not done with anything yet."""
+        """Write the client's bookmarks. Return False if the disk has no room: then the client is done with nothing."""
         waiting = self._unwritten.get(client)
         if waiting is None:
             return True
@@ -102,9 +102,9 @@ class KeptBookmarks(Part):
                 del self._kept[client]
 
     def forget(self, client: str) -> None:
-        """Nobody is waited for any more under that name."""
+        """Remove the bookmarks of a client that is no longer expected back."""
         self._unwritten.pop(client, None)
-        with suppress(StoreError):  # then they are found again at the next start, and forgotten a day later
+        with suppress(StoreError):  # the next start finds them again, and forgets them a day later
             for subscription in list(self._kept.get(client, ())):
                 self._write(client, subscription, b"")
 
@@ -113,25 +113,25 @@ class KeptBookmarks(Part):
 
 
 class LeftBookmarks:
-    """The client's half: what an earlier life has left at the broker, and what this one leaves there."""
+    """The client's side: what earlier incarnations left at the broker, and what this one leaves there."""
 
     def __init__(self, send: Send, emit: Emit, end: EndEarlier) -> None:
         self.end = end
-        """A subscription of an earlier life is not wanted any more; `drain`: what is on its way for it is."""
+        """Ends a subscription of an earlier incarnation; with `drain`, after delivering what already waits for it."""
         self.known = False
-        """The broker has said what it has."""
+        """The broker has sent what it has."""
         self._send = send
         self._emit = emit
         self._found: dict[str, bytes] = {}
         self._discarded: set[str] = set()
-        """Subscriptions of an earlier life for which something came that nobody wanted to have."""
+        """Earlier subscriptions for which events came that nobody took."""
         self._makers: dict[str, Callable[[], bytes]] = {}
-        self._told: dict[str, bytes] = {}
-        """On this connection."""
+        self._sent: dict[str, bytes] = {}
+        """What was sent on this connection."""
         self._asked: dict[str, int] = {}
-        """Subscription -> number of the last one of which it wants to hear that it is kept."""
+        """Subscription -> number of the last bookmark for which a BookmarkKept was requested."""
 
-    # --- Of the earlier life
+    # --- Earlier incarnations
 
     def on_bookmark(self, message: KeepBookmark) -> None:
         if not self.known:
@@ -147,48 +147,48 @@ class LeftBookmarks:
             self._discarded.add(subscription)
 
     def take(self, subscription: str) -> bytes | None:
-        """Of an earlier life's subscription; None: there was none, or it ended."""
+        """Take the bookmark of an earlier subscription; None if there was none, or it ended."""
         return self._found.pop(subscription, None)
 
     def has_discarded(self, subscriptions: Iterable[str]) -> bool:
-        """Something that came for one of these is gone for good."""
+        """Return True if an event for one of these was discarded, and is lost."""
         return not self._discarded.isdisjoint(subscriptions)
 
-    # --- Of this one
+    # --- This incarnation
 
     def keep(self, subscription: str, make: Callable[[], bytes]) -> None:
-        """From now on the broker is told, whenever something is done, how far the subscription has come."""
+        """From now on send the broker the subscription's bookmark whenever it changed and something is done."""
         self._makers[subscription] = make
 
     def tell(self) -> None:
         for subscription, make in self._makers.items():
             state = make()
-            if state != self._told.get(subscription):
-                self._told[subscription] = state
+            if state != self._sent.get(subscription):
+                self._sent[subscription] = state
                 self._send(KeepBookmark(subscription, state))
 
     def ask(self, subscription: str) -> int:
-        """Tell it now; `BookmarkIsKept` with the number that is returned says that it outlives us."""
+        """Send the bookmark now and return its number. `BookmarkIsKept` with that number reports that it is on disk."""
         number = self._asked[subscription] = self._asked.get(subscription, 0) + 1
         self._send_asked(subscription)
         return number
 
     def _send_asked(self, subscription: str) -> None:
-        state = self._told[subscription] = self._makers[subscription]()
+        state = self._sent[subscription] = self._makers[subscription]()
         self._send(KeepBookmark(subscription, state, self._asked[subscription]))
 
     def on_kept(self, message: BookmarkKept) -> None:
         self._emit(BookmarkIsKept(message.subscription, message.number))
 
     def forget(self, subscription: str) -> None:
-        """There is nothing that a next life could resume."""
+        """Remove the bookmark: there is nothing to resume."""
         self._makers.pop(subscription, None)
-        self._told.pop(subscription, None)
+        self._sent.pop(subscription, None)
         self._send(KeepBookmark(subscription, b""))
 
     def link_up(self) -> None:
-        """Another connection, or another broker: it may know nothing of what the one before was told."""
-        self._told.clear()
+        """Resend the bookmarks on a new connection: another broker may not know them."""
+        self._sent.clear()
         for subscription in self._makers:
             if subscription in self._asked:
                 self._send_asked(subscription)

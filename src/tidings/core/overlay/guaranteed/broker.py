@@ -1,4 +1,4 @@
-"""A broker of the guaranteed overlay: sessions, subscriptions, delivery and clients composed."""
+"""A broker of the guaranteed overlay, composed of sessions, subscriptions, delivery and clients."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ MAX_STATUS_ROWS = 100
 
 
 class BrokerRecord(msgspec.Struct, array_like=True, frozen=True):
-    """Who a broker is, on its disk."""
+    """A broker's identity, as kept on its disk."""
 
     name: str
     label: tuple[int, ...]
     delta: int
     generation: int
-    """Of its log: another one after the disk was lost."""
+    """The generation of its log, which changes when the disk is lost."""
     around: tuple[tuple[str, tuple[int, ...], str], ...] = ()
-    """Its neighbourhood when it started first."""
+    """Its neighbourhood at its first start."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -46,22 +46,22 @@ _decode_identity = msgspec.msgpack.Decoder(BrokerRecord).decode
 
 
 def read_identity(store: Store) -> BrokerRecord | None:
-    """Whose store it is; None if it is nobody's yet."""
+    """Return the identity of the store's broker; None if the store is new."""
     row = store.get("identity", b"broker")
     if row is None:
         return None
     try:
         return _decode_identity(row)
     except msgspec.MsgspecError as error:
-        raise StoreCorrupt(f"the identity of the broker does not decode: {error}") from None
+        raise StoreCorrupt(f"the broker's identity does not decode: {error}") from None
 
 
 class GuaranteedBroker(Node, SubscriptionListener):
-    """`neighbours` has the label of every broker within delta + 1 links, and where it listens.
+    """A guaranteed broker. `neighbours` has the label and address of every broker within delta + 1 links.
 
-    `incarnation` grows with every start. `new` says that the network is new: a broker without anything on its
-    disk is otherwise one that lost it, and asks its neighbours for the log before it serves anybody. Without a
-    label it goes on as the broker that its disk knows.
+    `incarnation` grows with every start. `new` says that the network is new. Otherwise a broker with an empty disk has
+    lost its data, and asks its neighbours for the log before it serves anybody. Without `label` it uses the label on
+    its disk.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class GuaranteedBroker(Node, SubscriptionListener):
         )
         self.membership = Membership(port, self.sessions, self.delivery, self.attachments, store, news)
         self.relays = Relays(port, self.sessions, self.delivery, self.receive, incarnation=incarnation)
-        # Relays first: a direct connection ends a circuit before the sessions hear of it.
+        # Relays first: a direct connection must end a circuit before the sessions see it.
         parts = (
             self.relays,
             self.sessions,
@@ -143,11 +143,11 @@ class GuaranteedBroker(Node, SubscriptionListener):
     def _identify(
         self, label: Label | None, neighbours: Mapping[str, tuple[Label, str]], incarnation: int, new: bool
     ) -> tuple[BrokerRecord, bool]:
-        """Who this is, and whether its disk was lost."""
+        """Return this broker's identity, and whether its disk was lost."""
         identity = read_identity(self.store)
         if identity is None:
             if label is None:
-                raise ValueError(f"the data of broker {self.name} have no label, and none was given")
+                raise ValueError(f"broker {self.name} needs a label: there is none on its disk")
             around = tuple((peer, at, address) for peer, (at, address) in neighbours.items())
             identity = BrokerRecord(self.name, label, self.delta, incarnation, around)
             changes: list[Change] = [("identity", b"broker", _encode(identity))]
@@ -161,9 +161,7 @@ class GuaranteedBroker(Node, SubscriptionListener):
             ("delta", identity.delta, self.delta),
         ):
             if kept != given:
-                raise ValueError(
-                    f"the data of this broker belong to a broker with {what} {kept}, not {given}"
-                )
+                raise ValueError(f"the data on disk belong to a broker with {what} {kept}, not {given}")
         return identity, self.store.get("identity", b"recovering") is not None
 
     def _make_neighbourhood(
@@ -172,30 +170,30 @@ class GuaranteedBroker(Node, SubscriptionListener):
         neighbours: Mapping[str, tuple[Label, str]],
         news: Mapping[str, Neighbour],
     ) -> Neighbourhood:
-        """Those given (or, if none are, those known at the first start), and what was heard since."""
+        """Combine the given neighbours (or, if there are none, those of the first start) with later news."""
         around = Neighbourhood(self.name, identity.label, self.delta + 1)
         known = {peer: (at, address) for peer, at, address in identity.around}
         for peer, (label, address) in (neighbours or known).items():
             if peer not in news or not news[peer].gone:
                 around.add(peer, label, address)
-        for told in news.values():
-            if not told.gone:
-                around.add(told.name, tuple(told.label), told.address)
+        for neighbour in news.values():
+            if not neighbour.gone:
+                around.add(neighbour.name, tuple(neighbour.label), neighbour.address)
         return around
 
     def recovered(self) -> None:
-        """The log is complete again."""
+        """The log is complete again: note it on disk."""
         self.store.write([("identity", b"recovering", None)])
 
     def leave(self) -> None:
-        """Leave the network for good; LeftNetwork is emitted when nothing waits for this broker any more."""
+        """Leave the network for good. LeftNetwork is emitted when nothing waits for this broker any more."""
         self.membership.leave()
 
     def discard(self) -> None:
         self.log.discard()
 
     def status(self) -> dict[str, object]:
-        """What `tidings status` shows: what can be reached, what is incomplete and because of whom, what waits."""
+        """Return what `tidings status` shows: who is reachable, what is incomplete and why, and what waits."""
         sessions, delivery = self.sessions, self.delivery
         clients = self.attachments.clients.values()
         waiting_for = [

@@ -1,4 +1,4 @@
-"""Telling those who sent publications to a guaranteed broker what became of them."""
+"""Confirms publications of a guaranteed broker to their senders."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ from tidings.core.overlay.guaranteed.queued import Flow, Hop, LocalClient, Queue
 
 
 class Confirmations:
+    """Sends confirmations to other brokers and to our own clients."""
+
     def __init__(self, port: Port, hops: Hops) -> None:
         self._port = port
         self._hops = hops
 
     def finished(self, queued: Queued) -> None:
-        """Everybody has it."""
+        """Everybody has the entry."""
         for sender, number in queued.senders:
             self.passed(sender, queued.flow, number, queued.count)
 
     def passed(self, sender: Hop, flow: Flow, number: int, count: int) -> None:
-        """Everybody has those from that number on, so many."""
+        """Everybody has the `count` publications from `number` on."""
         last = number + count - 1
         if not isinstance(sender, LocalClient):
             self._port.send(sender, Passed(((number, last),)))
-        elif sender in self._hops:  # else it is away, and asks again
+        elif sender in self._hops:  # an absent client asks again when it returns
             self._port.send(sender.name, Confirm(flow[2], number, last))
 
     def parked(self, queued: Queued, senders: list[tuple[Hop, int]]) -> None:
-        """It waits only for somebody who cannot be reached; of our own clients it is on disk."""
+        """The entry waits only for somebody unreachable. If our own client published it, it is on disk."""
         for sender, number in senders:
             last = number + queued.count - 1
             if not isinstance(sender, LocalClient):

@@ -1,18 +1,18 @@
-"""Publications of the guaranteed overlay: kept until everybody behind this broker has confirmed them.
+"""Delivery in the guaranteed overlay: a broker keeps publications until everybody behind it has confirmed them.
 
-A publication is taken once, in the order of its flow (its source and the broker that took it from there), matched
-against the log as it is then, and pending for every broker that wants it, reachable or not. It goes to the
-nearest established broker on the way to each, when that session is ready, in the order in which it was taken.
-When nothing is pending any more, whoever sent it is told.
+A broker takes a publication once, in the order of its flow (its source and the broker that took it from there). It
+matches the publication against the log of that moment, and the publication is pending for every broker that wants it,
+reachable or not. For each of these it goes to the nearest established broker on the path, once that session is ready,
+in the order in which it was taken. When nothing is pending any more, the broker confirms it to its senders.
 
-Consecutive publications of a source that are for the same travel, wait and are confirmed as one (`Queued`), and are
-split where one of them fares differently: a window ends, a part is confirmed, a copy comes by another way.
+Consecutive publications of a source with the same destinations travel, wait and are confirmed as one entry (`Queued`).
+The entry is split where one of them differs: a window ends, a part is confirmed, a copy arrives by another path.
 
-Windows bound what is on its way. A sender waits while too many of its publications are not *taken*; a broker
-says that it takes them while not too many of that sender's wait here. As nothing goes back to where it came from,
-waiting follows the tree away from the sender, and ends. (Counting what is not confirmed by all subscribers instead
-would allow one window per round trip through the whole network.) What waits only for somebody who cannot be reached is
-parked (core/overlay/guaranteed/parking.py).
+Windows bound what is in flight. A sender waits while too many of its publications are not *taken*; a broker reports
+them as taken unless too many of that sender's wait here. Nothing goes back to where it came from, so waiting follows
+the tree away from the sender, and ends. (A window of publications that subscribers have not confirmed would allow one
+window per round trip through the whole network.) Publications that wait only for somebody unreachable are parked
+(core/overlay/guaranteed/parking.py).
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ from tidings.core.overlay.matching import selected
 from tidings.core.store import Store
 
 MAX_FLOWS = 262_144
-"""Flows that are remembered; the least recent ones are forgotten first."""
+"""How many flows are remembered; the least recent are forgotten first."""
 
 
 class _Verdict(Struct, frozen=True, gc=False):
-    """Who may get some publications of a flow."""
+    """Decides who may get some publications of a flow."""
 
     flow: Flow
     label: Label
-    mark: int
+    log_position: int
     excluded: tuple[str, ...]
 
     def here(self, route: Route, name: str) -> tuple[LogEntry, ...]:
-        """The records of that broker that get them."""
+        """Return the records of broker `name` that get them."""
         for to in route:
             if to.broker == name:
-                return _admitted(to, self.mark, self.excluded)
+                return _admitted(to, self.log_position, self.excluded)
         return ()
 
 
@@ -117,7 +117,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
 
     @property
     def is_drained(self) -> bool:
-        """Nothing waits here, and nobody of ours wants anything."""
+        """True if nothing waits here, and no client of ours wants anything."""
         return not self.queue and not any(entry.record.broker == self._name for entry in self._log)
 
     def start(self) -> None:
@@ -125,7 +125,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
             self._reload(row, spilled, stretch)
         self._spill.sweep()
 
-    # --- State for operators
+    # --- Status
 
     @property
     def queued_count(self) -> int:
@@ -137,7 +137,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
 
     @property
     def gaps(self) -> int:
-        """Publications that were given up."""
+        """How many publications were given up."""
         return self._parking.gaps
 
     @property
@@ -145,7 +145,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         return self._spill.size_bytes
 
     def waiting_for(self) -> dict[Hop, int]:
-        """How many publications each broker or client has not confirmed."""
+        """Return how many publications each broker or client has not confirmed."""
         counts: dict[Hop, int] = {}
         for queued in self.queue.entries():
             for name in queued.pending:
@@ -153,16 +153,16 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         return counts
 
     def recent_flows(self, limit: int) -> list[tuple[str, int, int]]:
-        """(source, incarnation, highest sequence) of what was taken here, the most recent flows first."""
-        marks: dict[tuple[str, int], int] = {}
+        """Return (source, incarnation, highest sequence taken here), the most recent flows first."""
+        highest: dict[tuple[str, int], int] = {}
         for (_, source, incarnation), sequence in reversed(self.seen.items()):
-            marks[source, incarnation] = max(marks.get((source, incarnation), 0), sequence)
-            if len(marks) == limit:
+            highest[source, incarnation] = max(highest.get((source, incarnation), 0), sequence)
+            if len(highest) == limit:
                 break
-        return [(*source, sequence) for source, sequence in marks.items()]
+        return [(*source, sequence) for source, sequence in highest.items()]
 
     def waits_behind(self, peer: str) -> bool:
-        """Does anything wait for somebody who is reached through that peer only?"""
+        """Return True if anything waits for somebody who can only be reached through that peer."""
         towards, frontier = self._sessions.neighbourhood.towards, self._sessions.frontier
         names = {
             name for queued in self.queue.entries() for name, hop in queued.pending.items() if hop is None
@@ -173,20 +173,20 @@ class Delivery(Part, SessionListener, SubscriptionListener):
     # --- Sessions and clients as hops
 
     def deactivated(self, hop: Hop) -> None:
-        """What went there and is not confirmed will go another way, or there again."""
+        """Take back what the hop has not confirmed, to send it by another path or there again."""
         self.hops.take_all_back(hop)
         if self.queue:
             self._parking.set_sweep()
 
     def lost(self, hop: str) -> None:
-        """The connection with that broker is gone: it will send again what it has not heard of."""
+        """The connection to that broker broke: it will resend whatever we have not confirmed."""
         self.hops.close(hop)
         self._senders.forget(hop)
         for queued in self.queue.entries():
             queued.senders = [sender for sender in queued.senders if sender[0] != hop]
 
     def ready(self, peer: str) -> None:
-        """The session is synchronised: everything pending that goes this way goes now, before anything newer."""
+        """The session is synchronised: send everything pending that takes this path, before anything newer."""
         frontier = self._sessions.frontier
         for queued in self.queue.entries():
             names: list[Hop] = [
@@ -206,7 +206,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         self._hand_over_all(hop)
 
     def _hand_over_all(self, hop: LocalClient) -> None:
-        """Everything that is pending for that client goes there, in the order in which it was taken."""
+        """Send the client everything that is pending for it, in the order in which it was taken."""
         for queued in self.queue.entries():
             if hop in queued.pending and queued.pending[hop] is None:
                 self.hops.hand_over(queued, hop, [hop])
@@ -219,8 +219,8 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         self._senders.forget(hop)
 
     def client_took(self, client: str, granted: int, done: Ranges) -> bool:
-        """The client has room for more than the first `granted` notifications, and is done with these; False, and
-        nothing has changed, if it never got so many."""
+        """The client has room for notifications after the first `granted`, and is done with these. Return False, and
+        change nothing, if it was never sent so many."""
         hop = LocalClient(client)
         last = granted
         for _, end in done:
@@ -248,7 +248,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         number = self._senders.count(sender, stretch.count)
         lacking = self._subscriptions.peer_lacks(sender)
         if lacking is None:
-            self.port.emit(Misbehaviour(sender, "it sent a publication before it synchronised"))
+            self.port.emit(Misbehaviour(sender, "sent a publication before synchronising its subscriptions"))
             return
         flow = (message.origin, stretch.source, stretch.incarnation)
         fresh = self._first_unseen(flow, stretch.first, stretch.last, sender, number)
@@ -277,11 +277,11 @@ class Delivery(Part, SessionListener, SubscriptionListener):
     def _pass_over(
         self, flow: Flow, stretch: Stretch, first: int, last: int, sender: str, number: int
     ) -> None:
-        """These do not decode: nobody gets them."""
+        """Confirm publications that do not decode: nobody gets them."""
         self._tell_sender(sender, flow, number + first - stretch.first, last - first + 1)
 
     def publish(self, client: str, generation: int, stamp: int, stretch: Stretch) -> None:
-        """One of our own clients publishes; a stamp of a log that is lost certifies for all we know now."""
+        """Take publications of one of our own clients. A stamp of a lost log certifies everything known now."""
         own = self._sessions.neighbourhood
         flow = (own.name, stretch.source, stretch.incarnation)
         hop = LocalClient(client)
@@ -290,8 +290,8 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         if fresh > stretch.last:
             return
         position = self._log.position
-        mark = min(stamp, position) if generation == self.generation else position
-        verdict = _Verdict(flow, own.label, mark, ())
+        log_position = min(stamp, position) if generation == self.generation else position
+        verdict = _Verdict(flow, own.label, log_position, ())
         refused = set(range(fresh, stretch.last + 1))
         reasons: list[str] = []
         parts = self._log.routes(_from(stretch, fresh), own.label, lambda error: reasons.append(str(error)))
@@ -321,20 +321,21 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         self._place(queued)
 
     def _first_unseen(self, flow: Flow, first: int, last: int, sender: Hop, number: int) -> int:
-        """Of these, which count as seen from now on. Whoever sends others again is told when everybody has them."""
-        seen = self.seen.pop(flow, 0)  # popped and set again: the least recent flow comes first
+        """Return the first sequence that is not a duplicate, and mark all as seen. Duplicates are confirmed to their
+        sender when everybody has them."""
+        seen = self.seen.pop(flow, 0)  # reinserted at the end, so the least recent flow comes first
         self.seen[flow] = max(seen, last)
         if first > seen:
             if len(self.seen) > MAX_FLOWS:
                 del self.seen[next(iter(self.seen))]
             return first
-        known = min(last, seen)
-        self.duplicates += known - first + 1
-        self._sent_again(flow, first, known, sender, number)
-        return known + 1
+        last_seen = min(last, seen)
+        self.duplicates += last_seen - first + 1
+        self._add_sender(flow, first, last_seen, sender, number)
+        return last_seen + 1
 
-    def _sent_again(self, flow: Flow, first: int, last: int, sender: Hop, number: int) -> None:
-        """What is queued of these has one more sender; the rest everybody has."""
+    def _add_sender(self, flow: Flow, first: int, last: int, sender: Hop, number: int) -> None:
+        """Add a sender to those of these duplicates that are queued, and confirm the rest, which everybody has."""
         begin = first
         for low, high, queued in self.queue.of_flow(flow, first, last):
             if not queued.is_gap:
@@ -356,7 +357,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
     def _take(
         self, verdict: _Verdict, message: Forward, stretch: Stretch, route: Route, sender: tuple[Hop, int]
     ) -> None:
-        """Find who must get these, and send them there."""
+        """Queue these for everybody who must get them, and send them."""
         hop, number = sender
         here = verdict.here(route, self._name)
         parts = self._local.targets(stretch, here) if here else [(stretch, {})]
@@ -372,7 +373,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
                 self.port.now,
                 message if part is stretch else _with(message, part),
                 part.size_bytes,
-                verdict.mark,
+                verdict.log_position,
                 verdict.excluded,
                 targets,
             )
@@ -382,13 +383,13 @@ class Delivery(Part, SessionListener, SubscriptionListener):
             self._place(queued)
 
     def _set_pending(self, queued: Queued, route: Route) -> None:
-        pending, mark, excluded = queued.pending, queued.mark, queued.excluded
+        pending, log_position, excluded = queued.pending, queued.log_position, queued.excluded
         for to in route:
             broker = to.broker
             if broker == self._name:
                 for client in queued.local:
                     pending[LocalClient(client)] = None
-            elif (not excluded and to.newest <= mark) or _admitted(to, mark, excluded):
+            elif (not excluded and to.newest <= log_position) or _admitted(to, log_position, excluded):
                 pending[broker] = None
 
     def _place(self, queued: Queued) -> None:
@@ -402,7 +403,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
             self._parking.placed(queued)
 
     def _assign(self, queued: Queued) -> None:
-        """Hand it to every ready hop that leads to somebody who has not got it."""
+        """Hand it over to every ready hop that leads to somebody who does not have it."""
         names_of: dict[Hop, list[Hop]] = {}
         frontier, labels = self._sessions.frontier, self._log.labels
         for name, chosen in queued.pending.items():
@@ -425,17 +426,17 @@ class Delivery(Part, SessionListener, SubscriptionListener):
     # --- Messages
 
     def _message(self, queued: Queued) -> Message:
-        """As it goes to another broker: what came into the log since it was taken is named as excluded."""
+        """Return the message for another broker. It excludes records that entered the log after it was taken."""
         message = self._spill.body(queued)
         if isinstance(message, ForwardGap):
             return message
         excluded = queued.excluded
-        if queued.mark < self._log.position:
+        if queued.log_position < self._log.position:
             newer = [
                 entry.id
                 for to in self._log.route(message.stretch, queued.label)
                 for entry in to.entries
-                if entry.position > queued.mark
+                if entry.position > queued.log_position
             ]
             excluded = tuple(dict.fromkeys((*excluded, *newer)))
         if excluded == message.excluded:
@@ -473,7 +474,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
     def _check_numbers(self, sender: str, ranges: Ranges) -> None:
         for _, last in ranges:
             if not self.hops.knows(sender, last):
-                self.port.emit(Misbehaviour(sender, f"it confirms publication {last}, it never got so many"))
+                self.port.emit(Misbehaviour(sender, f"confirms publication {last}, which it was never sent"))
                 return
 
     def _confirmed(self, hop: Hop, ranges: Ranges) -> None:
@@ -481,7 +482,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
             self._finish(queued)
 
     def _finish(self, queued: Queued) -> None:
-        """Everybody has it."""
+        """Dequeue and confirm it: everybody has it."""
         was_parked = queued.parked
         if not self.queue.remove(queued):
             return
@@ -493,10 +494,10 @@ class Delivery(Part, SessionListener, SubscriptionListener):
     def _tell_sender(self, sender: Hop, flow: Flow, number: int, count: int) -> None:
         self._confirmations.passed(sender, flow, number, count)
 
-    # --- Records that end
+    # --- Ended records
 
     def records_changed(self, entries: Sequence[LogEntry]) -> None:
-        """What ends need not be delivered any more. (What is new is not owed what was taken before.)"""
+        """Stop waiting for records that ended. (New records do not get what was taken before.)"""
         ended = {entry.record.broker for entry in entries if entry.dead}
         if ended:
             for queued in self.queue.entries():
@@ -504,7 +505,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
                     self._withdraw(queued, ended)
 
     def _withdraw(self, queued: Queued, brokers: set[str]) -> None:
-        """Strike out those of the brokers that want it no more."""
+        """Stop waiting for those of the brokers that no longer want it."""
         message = self._spill.body(queued)
         if isinstance(message, ForwardGap):
             wanted = {
@@ -517,13 +518,14 @@ class Delivery(Part, SessionListener, SubscriptionListener):
                 to.broker
                 for to in self._log.route(message.stretch, queued.label)
                 if any(
-                    entry.position <= queued.mark and entry.id not in queued.excluded for entry in to.entries
+                    entry.position <= queued.log_position and entry.id not in queued.excluded
+                    for entry in to.entries
                 )
             }
         self._strike(queued, [name for name in queued.pending if name in brokers and name not in wanted])
 
     def last_for(self, client: str, subscription: str) -> int:
-        """The serial of the last that waits for that subscription of the client; 0: nothing does."""
+        """Return the serial of the last publication that waits for that subscription; 0 if none does."""
         hop = LocalClient(client)
         return max(
             (
@@ -535,7 +537,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         )
 
     def client_wants_no_more(self, client: str, subscription: str) -> None:
-        """A client's subscription is gone; it may have others that want the same."""
+        """A client's subscription ended. Its other subscriptions may want the same events."""
         hop = LocalClient(client)
         for queued in self.queue.entries():
             wanted = queued.local.get(client, ())
@@ -544,27 +546,27 @@ class Delivery(Part, SessionListener, SubscriptionListener):
             left = tuple(other for other in wanted if other != subscription)
             if left:
                 queued.local = {**queued.local, client: left}
-            elif not queued.hops.get(hop):  # what is on its way is acknowledged like anything else
+            elif not queued.hops.get(hop):  # what is in flight will be acknowledged as usual
                 queued.local = {name: names for name, names in queued.local.items() if name != client}
                 self._strike(queued, [hop])
 
     def adopt(self, placeholder: str, client: str, subscription: str, interest: Interest) -> None:
-        """What is kept for unknown clients is for this one, too, where the subscription selects it."""
+        """Add the client to whatever is kept for unknown clients and matches its subscription."""
         hop = LocalClient(client)
-        on_its_way = False
+        in_flight = False
         for queued in self.queue.entries():
             for part in self._selected(queued, interest) if placeholder in queued.local else ():
                 names = tuple(sorted({*part.local.get(client, ()), subscription}))
                 part.local = {**part.local, client: names}
                 part.pending.setdefault(hop, None)
-                on_its_way = on_its_way or part.hops.get(hop, 0) > 0
-        if on_its_way:  # for another subscription of the client: it goes again, for both, and in order
+                in_flight = in_flight or part.hops.get(hop, 0) > 0
+        if in_flight:  # for another subscription of the client: resend it for both, in order
             self.hops.take_all_back(hop)
         if hop in self.hops:
             self._hand_over_all(hop)
 
     def _selected(self, queued: Queued, interest: Interest) -> list[Queued]:
-        """What the interest selects of it, split from the rest."""
+        """Split off and return what the interest selects of the entry."""
         message = self._spill.body(queued)
         if isinstance(message, ForwardGap):
             return [queued]
@@ -594,12 +596,12 @@ class Delivery(Part, SessionListener, SubscriptionListener):
     def _set_pending_of_gap(self, queued: Queued, subscriptions: Sequence[str]) -> None:
         here: list[str] = []
         own = self._sessions.neighbourhood
-        for known in subscriptions:
-            entry = self._log.get(known)
+        for record_id in subscriptions:
+            entry = self._log.get(record_id)
             if entry is None or entry.dead or not on_path(own.label, queued.label, entry.record.label):
                 continue
             if entry.record.broker == self._name:
-                here.append(known)
+                here.append(record_id)
             else:
                 queued.pending[entry.record.broker] = None
         queued.local = self._local.gap_targets(here)
@@ -613,14 +615,14 @@ class Delivery(Part, SessionListener, SubscriptionListener):
     # --- After a restart
 
     def _reload(self, row: Row, spilled: Spilled, stretch: Stretch) -> None:
-        """What one of our own clients was told is safe."""
+        """Queue a spilled row of our own clients, whom we told that it is safe."""
         flow = (self._name, stretch.source, stretch.incarnation)
         self.seen[flow] = max(self.seen.get(flow, 0), stretch.last)
-        verdict = _Verdict(flow, spilled.label, spilled.mark, spilled.excluded)
+        verdict = _Verdict(flow, spilled.label, spilled.log_position, spilled.excluded)
         self._serial = max(self._serial, spilled.serial + stretch.count - 1)
 
         def complain(error: WireError) -> None:
-            self.port.emit(SpillFailed(f"a publication in the spill is left out: {error}"))
+            self.port.emit(SpillFailed(f"dropped a publication from the spill that does not decode: {error}"))
 
         for routed, route in self._log.routes(stretch, spilled.label, complain):
             here = verdict.here(route, self._name)
@@ -628,7 +630,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
             for part, targets in parts:
                 serial = spilled.serial + part.first - stretch.first
                 queued = Queued(serial, flow, spilled.label, part.first, part.last, part.count, self.port.now)
-                queued.mark, queued.excluded = spilled.mark, spilled.excluded
+                queued.log_position, queued.excluded = spilled.log_position, spilled.excluded
                 queued.size_bytes = part.size_bytes
                 queued.local = targets
                 self._set_pending(queued, route)
@@ -639,11 +641,11 @@ class Delivery(Part, SessionListener, SubscriptionListener):
                     self.queue.add(queued)
 
 
-def _admitted(to: Destination, mark: int, excluded: tuple[str, ...]) -> tuple[LogEntry, ...]:
-    """The records of the destination that get publications with that mark."""
-    if not excluded and to.newest <= mark:
+def _admitted(to: Destination, log_position: int, excluded: tuple[str, ...]) -> tuple[LogEntry, ...]:
+    """Return the destination's records that get publications taken at that position of the log."""
+    if not excluded and to.newest <= log_position:
         return to.entries
-    return tuple(entry for entry in to.entries if entry.position <= mark and entry.id not in excluded)
+    return tuple(entry for entry in to.entries if entry.position <= log_position and entry.id not in excluded)
 
 
 def _from(stretch: Stretch, first: int) -> Stretch:

@@ -1,7 +1,7 @@
-"""Where a guaranteed broker's publications go next, and where they come from: windows in both directions.
+"""Where a guaranteed broker's publications go next, and where they come from, with windows in both directions.
 
 A hop is a session with another broker, or a client. Both ends of a connection number the publications on it;
-confirmations name ranges of numbers.
+confirmations name ranges of these numbers.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from tidings.core.overlay.guaranteed.sessions import Sessions
 from tidings.core.structures.range_map import RangeMap
 
 MAX_WAITING_PER_SENDER = 1_024
-"""A sender whose publications wait here in such number, not parked, is not told that further ones are taken."""
+"""While more of a sender's publications wait here, not parked, further ones are not reported to it as taken."""
 
 
 class _Outgoing:
-    """What is on its way over one session, or to one client. 0 <= taken <= count."""
+    """What is in flight over one session, or to one client. 0 <= taken <= count."""
 
     __slots__ = ("count", "handed_over", "sent", "taken", "turns")
 
     def __init__(self) -> None:
         self.count = 0
-        """Sent since the connection stands."""
+        """How many were sent on this connection."""
         self.taken = 0
-        """Of these the peer has taken so many."""
+        """How many of these the peer has taken."""
         self.sent: RangeMap[Queued] = RangeMap()
-        """By their numbers: those that the peer has not confirmed."""
+        """Those that the peer has not confirmed, by number."""
         self.handed_over: dict[int, Queued] = {}
-        """Not sent yet, by serial."""
+        """Those not sent yet, by serial."""
         self.turns: list[int] = []
-        """A heap of their serials: they leave in the order in which they were taken."""
+        """A heap of their serials: they are sent in the order in which they were taken."""
 
     def hand_over(self, queued: Queued) -> None:
         self.handed_over[queued.serial] = queued
@@ -42,7 +42,7 @@ class _Outgoing:
 
 
 class Hops:
-    """What each hop has been sent and has not confirmed, and what waits for room in its window."""
+    """Tracks what each hop was sent and has not confirmed, and what waits for room in its window."""
 
     def __init__(self, queue: Queue, window: int) -> None:
         self._queue = queue
@@ -56,12 +56,12 @@ class Hops:
         return self._outgoing.setdefault(hop, _Outgoing())
 
     def close(self, hop: Hop) -> None:
-        """The connection is gone, and its numbers with it."""
+        """The connection broke: its numbers are void."""
         self.take_all_back(hop)
         self._outgoing.pop(hop, None)
 
     def counts(self, hop: Hop) -> tuple[int, int]:
-        """How many publications that hop has and has not confirmed, and how many wait to go there."""
+        """Return how many publications the hop was sent and has not confirmed, and how many wait to be sent."""
         outgoing = self._outgoing.get(hop)
         if outgoing is None:
             return 0, 0
@@ -69,14 +69,14 @@ class Hops:
         return sent, sum(queued.count for queued in outgoing.handed_over.values())
 
     def knows(self, hop: Hop, number: int) -> bool:
-        """Was the hop sent so many on this connection?"""
+        """Return True if the hop was sent a publication of that number on this connection, or is not connected."""
         outgoing = self._outgoing.get(hop)
         return outgoing is None or 0 < number <= outgoing.count
 
-    # --- On the way
+    # --- Sending
 
     def hand_over(self, queued: Queued, hop: Hop, names: list[Hop]) -> None:
-        """The hop will carry it to these; it leaves when it is `due`."""
+        """Let the hop carry the entry to these. `next_due` returns it when the window has room."""
         pending = queued.pending
         for name in names:
             pending[name] = hop
@@ -85,7 +85,7 @@ class Hops:
             (self._outgoing.get(hop) or self.open(hop)).hand_over(queued)
 
     def next_due(self, hop: Hop) -> Queued | None:
-        """What is to be sent there now, and counts as sent: what was handed over, while the window has room."""
+        """Return the next entry to send there, and count it as sent; None if there is none, or no room."""
         outgoing = self._outgoing.get(hop)
         while outgoing is not None and outgoing.turns:
             room = self._window - (outgoing.count - outgoing.taken)
@@ -93,7 +93,7 @@ class Hops:
                 return None
             queued = outgoing.handed_over.pop(heappop(outgoing.turns), None)
             if queued is None or queued.hops.get(hop) != 0:
-                continue  # confirmed or withdrawn while it waited
+                continue  # it was confirmed or withdrawn while it waited
             if queued.count > room:
                 self.split(queued, queued.first + room)
             queued.hops[hop] = number = outgoing.count + 1
@@ -103,7 +103,7 @@ class Hops:
         return None
 
     def split(self, queued: Queued, at: int) -> Queued:
-        """What is from that sequence on becomes an entry of its own, wherever it is on its way."""
+        """Make the part from sequence `at` on an entry of its own, for all hops that carry it, and return it."""
         part = self._queue.split(queued, at)
         for hop, number in part.hops.items():
             outgoing = self._outgoing[hop]
@@ -115,7 +115,7 @@ class Hops:
         return part
 
     def take_all_back(self, hop: Hop) -> None:
-        """What went there and is not confirmed will go another way, or there again."""
+        """Take back what the hop has not confirmed, to send it by another path or there again."""
         outgoing = self._outgoing.get(hop)
         if outgoing is None:
             return
@@ -131,7 +131,7 @@ class Hops:
         outgoing.turns.clear()
 
     def take_back(self, queued: Queued) -> None:
-        """Take it back from all hops; what they were sent they may still confirm, in vain."""
+        """Take the entry back from all hops. Confirmations that still arrive for it are ignored."""
         for hop, number in queued.hops.items():
             outgoing = self._outgoing[hop]
             if number:
@@ -143,10 +143,10 @@ class Hops:
         for name in queued.pending:
             queued.pending[name] = None
 
-    # --- What the hop says
+    # --- Reports from the hop
 
     def taken(self, hop: Hop, number: int) -> None:
-        """The hop has taken the first so many of this connection."""
+        """The hop has taken the first `number` publications of this connection."""
         outgoing = self._outgoing.get(hop)
         if outgoing is not None and number > outgoing.taken:
             outgoing.taken = min(number, outgoing.count)
@@ -159,7 +159,7 @@ class Hops:
                     queued.parked_beyond |= {hop}
 
     def passed(self, hop: Hop, ranges: Ranges) -> list[Queued]:
-        """The hop confirms these numbers; what nobody has to confirm any more."""
+        """The hop confirms these numbers. Return the entries that nobody has to confirm any more."""
         outgoing = self._outgoing.get(hop)
         if outgoing is None:
             return []
@@ -170,7 +170,7 @@ class Hops:
                 if queued.parked_beyond:
                     queued.parked_beyond -= {hop}
                 pending = queued.pending
-                if isinstance(hop, LocalClient):  # it carries to nobody else
+                if isinstance(hop, LocalClient):  # a client carries nothing further
                     pending.pop(hop, None)
                 else:
                     for name in [name for name, chosen in pending.items() if chosen == hop]:
@@ -180,7 +180,7 @@ class Hops:
         return done
 
     def _exactly(self, outgoing: _Outgoing, hop: Hop, first: int, last: int) -> list[Queued]:
-        """What the hop has under these numbers, split where that begins or ends in its middle."""
+        """Return the hop's entries of these numbers, splitting those at the ends."""
         found: list[Queued] = []
         for low, high, queued in outgoing.sent.overlapping(first, last):
             number = queued.hops[hop]
@@ -192,7 +192,7 @@ class Hops:
         return found
 
     def _take_exactly(self, outgoing: _Outgoing, hop: Hop, first: int, last: int) -> list[Queued]:
-        """The same, and the hop has it no more."""
+        """Like `_exactly`, but also remove them from the hop."""
         whole = outgoing.sent.pop(first, last)
         if whole is not None:
             return [whole]
@@ -200,10 +200,10 @@ class Hops:
         outgoing.sent.take(first, last)
         return found
 
-    # --- What waits
+    # --- Waiting entries
 
     def oldest(self, hop: Hop) -> int | None:
-        """The serial of the first that the hop has not confirmed, or was not sent; None: there is nothing."""
+        """Return the serial of the first entry that the hop was not sent or has not confirmed; None if none."""
         outgoing = self._outgoing.get(hop)
         if outgoing is None:
             return None
@@ -213,36 +213,36 @@ class Hops:
         return outgoing.turns[0] if outgoing.turns else None
 
     def is_behind(self, hop: Hop) -> bool:
-        """Is the first that the hop has not confirmed parked for its sake?"""
+        """Return True if the first entry that the hop has not confirmed is parked."""
         first = self._outgoing[hop].sent.first
         return first is not None and first[2].parked
 
 
 class _Incoming:
-    """What comes over one session, or from one client. 0 <= taken <= count."""
+    """What arrives over one session, or from one client. 0 <= taken <= count."""
 
     __slots__ = ("count", "taken", "waiting")
 
     def __init__(self) -> None:
         self.count = 0
         self.taken = 0
-        """What the sender was told last."""
+        """The count last reported to the sender."""
         self.waiting = 0
-        """Publications first taken from there that wait here and are not parked."""
+        """How many publications first received from there wait here, not parked."""
 
 
 class Senders:
-    """What comes from each sender: numbered, and acknowledged half a window at a time."""
+    """Numbers what arrives from each sender, and acknowledges it half a window at a time."""
 
     def __init__(self, port: Port, sessions: Sessions, window: int) -> None:
         self._port = port
         self._window_of = sessions.window_of
         self._window = window
-        """Of our own clients."""
+        """The window of our own clients."""
         self._incoming: dict[Hop, _Incoming] = {}
 
     def count(self, sender: Hop, count: int) -> int:
-        """So many publications have just come from there; the number of the first."""
+        """Count publications that just arrived from there, and return the number of the first."""
         incoming = self._incoming.get(sender)
         if incoming is None:
             incoming = self._incoming[sender] = _Incoming()
@@ -255,20 +255,20 @@ class Senders:
         self._incoming.pop(sender, None)
 
     def wait(self, queued: Queued) -> None:
-        """It begins to hold up its first sender."""
+        """The entry begins to hold up its first sender."""
         incoming = self._first(queued)
         if incoming is not None:
             incoming.waiting += queued.count
 
     def go_on(self, queued: Queued) -> None:
-        """It holds up nobody any more."""
+        """The entry holds up nobody any more."""
         incoming = self._first(queued)
         if incoming is not None:
             incoming.waiting = max(incoming.waiting - queued.count, 0)
             self._tell(queued.senders[0][0], incoming)
 
     def waiting(self, queued: Queued) -> int:
-        """How many publications of its first sender wait here."""
+        """Return how many publications of the entry's first sender wait here."""
         incoming = self._first(queued)
         return 0 if incoming is None else incoming.waiting
 

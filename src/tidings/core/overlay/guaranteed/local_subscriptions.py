@@ -1,6 +1,6 @@
-"""Which of a guaranteed broker's clients want a publication: their subscriptions by the records that they hang on.
+"""Finds which clients of a guaranteed broker want a publication: their subscriptions, by the records that they use.
 
-Delivery asks who gets a publication; the clients' part (core/overlay/guaranteed/attachments.py) says who subscribes.
+Delivery asks who gets a publication; core/overlay/guaranteed/attachments.py adds and removes subscriptions.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from tidings.core.events.subscription import Interest
 from tidings.core.overlay.guaranteed.subscription_log import LogEntry
 
 UNKNOWN_CLIENT = "?"
-"""In front of a record's id where it stands for clients that have not asked again."""
+"""A prefix: with a record's id it stands for the record's clients that have not subscribed again."""
 
 Targets = Mapping[str, tuple[str, ...]]
-"""Clients with the subscriptions that something is for."""
+"""Client -> its subscriptions that match."""
 MAX_CACHED_TARGETS = 4_096
 
 
@@ -29,26 +29,28 @@ class ClientSubscription:
         self.record = record
         self.headers = headers
         self.incarnation = 0
-        """Of the client that asked last."""
+        """The incarnation of the client that subscribed last."""
         self.joined = False
-        """It hangs on a record that was there before, and its client may not know where it begins."""
+        """It uses an older record, and its client may not know yet where it begins."""
         self.shown: tuple[str, ...] | None = None
-        """Whom the client was last told to be uncovered."""
+        """The uncovered brokers last reported to the client."""
 
 
 Users = dict[tuple[str, str], ClientSubscription]
-"""(client, subscription) -> what it asked for."""
+"""(client, subscription) -> the subscription."""
 
 
 class LocalSubscriptions:
+    """The subscriptions of a broker's clients, shared between delivery and attachments."""
+
     def __init__(self) -> None:
         self.users: dict[str, Users] = {}
-        """Record id -> the subscriptions that hang on it."""
+        """Record id -> the subscriptions that use it."""
         self.orphans: Mapping[str, None] = {}
-        """Records on which nothing hangs since the broker lost its disk: their clients may ask again."""
+        """Records that nobody uses since the broker lost its disk; their clients may subscribe again."""
         self._headers: set[tuple[str, str]] = set()
         self._targets: dict[tuple[LogEntry, ...], Targets] = {}
-        """By the records that say so: who gets all that they select. Emptied whenever that may change."""
+        """Cache: who gets everything that these records select. Cleared whenever that may change."""
 
     def add(self, client: str, subscription: str, held: ClientSubscription) -> None:
         self._targets.clear()
@@ -57,7 +59,7 @@ class LocalSubscriptions:
             self._headers.add((client, subscription))
 
     def remove(self, client: str, subscription: str, held: ClientSubscription) -> bool:
-        """True if nothing hangs on its record any more."""
+        """Remove the subscription. Return True if nothing uses its record any more."""
         self._targets.clear()
         users = self.users[held.record]
         del users[client, subscription]
@@ -69,11 +71,11 @@ class LocalSubscriptions:
         self.orphans = dict.fromkeys(records)
 
     def only_headers(self, client: str, subscriptions: Sequence[str]) -> bool:
-        """Does none of them need more than headers? What waits here is whole."""
+        """Return True if none of these subscriptions needs more than headers. (Queued events are whole.)"""
         return bool(self._headers) and all((client, name) in self._headers for name in subscriptions)
 
     def targets(self, stretch: Stretch, entries: tuple[LogEntry, ...]) -> list[tuple[Stretch, Targets]]:
-        """Who gets it, given the records of ours that do, cut where that changes."""
+        """Cut the stretch where its targets change, given our records that select it."""
         targets = self._targets.get(entries)
         if targets is not None:
             return [(stretch, targets)]
@@ -105,7 +107,7 @@ class LocalSubscriptions:
 def _cut(
     stretch: Stretch, alike: dict[str, list[str]], narrower: Sequence[tuple[str, str, Interest]]
 ) -> list[tuple[Stretch, Targets]]:
-    """Event by event, for a record may bring more than a subscription that hangs on it selects."""
+    """Match event by event: a record may select more than a subscription that uses it."""
     parts: list[tuple[int, int, Targets]] = []
     for sequence, event in enumerate(look(stretch), stretch.first):
         wanted = {client: list(names) for client, names in alike.items()}

@@ -1,10 +1,10 @@
 """Brokers that join and leave at run time.
 
-A new broker asks an existing one for a place below it, gets a label that nobody had before and the neighbourhood
-around it, and starts as a broker that has to fetch the subscription log. Its neighbours learn of it from each
-other, and whoever could not be reached then learns it when its sessions are back. A broker without others below it
-can leave: it ends its subscriptions, waits until nothing waits for it, and is struck out of the neighbourhoods.
-Brokers in the middle of the tree cannot leave: to the others they would count among the delta that may fail.
+A new broker asks an existing one for a place below it. It gets a label that was never used before and its
+neighbourhood, and starts as a broker that has to fetch the subscription log. Its neighbours tell each other; brokers
+that were unreachable learn of it when their sessions return. A broker without others below it can leave: it ends its
+subscriptions, waits until nothing waits for it, and is removed from the neighbourhoods. Brokers in the middle of the
+tree cannot leave: they would count for ever among the delta that may fail.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _decode_news = msgspec.msgpack.Decoder(Neighbour).decode
 
 
 def read_news(store: Store) -> dict[str, Neighbour]:
-    """Who joined or left at run time, as far as this broker heard, by name."""
+    """Return the brokers that joined or left at run time, as far as this broker knows, by name."""
     news: dict[str, Neighbour] = {}
     for key, value in store.read("identity"):
         if key.startswith(NEWS_KEY):
             try:
-                told = _decode_news(value)
+                neighbour = _decode_news(value)
             except msgspec.MsgspecError as error:
-                raise StoreCorrupt(f"what is known of a neighbour does not decode: {error}") from None
-            news[told.name] = told
+                raise StoreCorrupt(f"neighbour {key!r} does not decode: {error}") from None
+            news[neighbour.name] = neighbour
     return news
 
 
@@ -89,22 +89,22 @@ class Membership(Part, SessionListener):
 
     def _refusal(self, name: str) -> str | None:
         if self._attachments.recovering:
-            return f"{self._around.name} is fetching its own state; ask again"
+            return f"{self._around.name} is still recovering its own state; try again later"
         if self.leaving:
             return f"{self._around.name} is leaving"
         if has_left(self._news, name):
-            return f"a broker named {name} has left this network; names are not used again"
+            return f"a broker named {name} has left this network, and its name cannot be reused"
         if name in self._around and self._around.label_of(name)[:-1] != self._around.label:
             return f"there is a broker named {name} at {label_text(self._around.label_of(name))}"
         if name in self._around and self._sessions.established(name):
-            return f"there is a broker named {name} below {self._around.name}, and it is connected"
+            return f"a broker named {name} is already connected below {self._around.name}"
         return None
 
     def _next_child(self) -> int:
-        """A number that no child ever had."""
+        """Return a number that no child ever had."""
         own = self._around.label
         labels = [self._around.label_of(peer) for peer in self._around]
-        labels += [tuple(told.label) for told in self._news.values()]
+        labels += [tuple(neighbour.label) for neighbour in self._news.values()]
         return max((label[-1] for label in labels if label[:-1] == own), default=-1) + 1
 
     def on_neighbour(self, sender: str, message: Neighbour) -> None:
@@ -112,41 +112,41 @@ class Membership(Part, SessionListener):
             self._learn(message, sender)
 
     def established(self, peer: str) -> None:
-        """Tell a peer that is back what it may have missed."""
+        """Send a peer that returned the news that it may have missed."""
         label = self._around.label_of(peer)
-        for told in self._news.values():
-            if told.name != peer and distance(tuple(told.label), label) <= self._around.reach:
-                self.port.send(peer, told)
+        for neighbour in self._news.values():
+            if neighbour.name != peer and distance(tuple(neighbour.label), label) <= self._around.reach:
+                self.port.send(peer, neighbour)
 
-    def _learn(self, told: Neighbour, source: str | None) -> None:
-        """Keep the news if it concerns us, and pass it on; who is gone stays gone."""
-        known = self._news.get(told.name)
-        label: Label = tuple(told.label)
-        if told.name == self._around.name or distance(label, self._around.label) > self._around.reach:
+    def _learn(self, neighbour: Neighbour, source: str | None) -> None:
+        """Store the news if it concerns us, and pass it on. A broker that left never returns."""
+        known = self._news.get(neighbour.name)
+        label: Label = tuple(neighbour.label)
+        if neighbour.name == self._around.name or distance(label, self._around.label) > self._around.reach:
             return
-        if known == told or (known is not None and known.gone):
+        if known == neighbour or (known is not None and known.gone):
             return
         try:
-            if told.gone:
-                if told.name in self._around:
-                    self._around.remove(told.name)
+            if neighbour.gone:
+                if neighbour.name in self._around:
+                    self._around.remove(neighbour.name)
             else:
-                self._around.add(told.name, label, told.address)
+                self._around.add(neighbour.name, label, neighbour.address)
         except ValueError as error:
             if source is not None:
-                self.port.emit(Misbehaviour(source, f"its news of {told.name} cannot be: {error}"))
+                self.port.emit(Misbehaviour(source, f"sent impossible news of {neighbour.name}: {error}"))
             return
-        self._news[told.name] = told
-        self._store.write([("identity", NEWS_KEY + told.name.encode(), _encode(told))])
+        self._news[neighbour.name] = neighbour
+        self._store.write([("identity", NEWS_KEY + neighbour.name.encode(), _encode(neighbour))])
         for peer in list(self._around):
-            if peer not in (source, told.name) and self._sessions.established(peer):
-                self.port.send(peer, told)
+            if peer not in (source, neighbour.name) and self._sessions.established(peer):
+                self.port.send(peer, neighbour)
         self._sessions.neighbours_changed()
 
     # --- Leaving
 
     def leave(self) -> None:
-        """Begin to leave; LeftNetwork is emitted when it is done. ValueError if this broker cannot leave."""
+        """Begin to leave; LeftNetwork is emitted at the end. Raise ValueError if this broker cannot leave."""
         below = [
             peer
             for peer in self._around.primary
@@ -154,7 +154,7 @@ class Membership(Part, SessionListener):
         ]
         if below:
             raise ValueError(
-                f"{self._around.name} cannot leave: {', '.join(below)} below it would have one broker fewer to spare"
+                f"{self._around.name} cannot leave: {', '.join(below)} below it could then survive one failure fewer"
             )
         if not self.leaving:
             self.leaving = True
@@ -177,7 +177,7 @@ class Membership(Part, SessionListener):
 
 
 class Joining(Part):
-    """A broker that has no place yet: it asks `parent` until it has an answer, which it emits."""
+    """A broker without a place yet. It asks `parent` until it gets an answer, which it emits."""
 
     name = "joining"
     handles = {Joined: "on_joined", Refused: "on_refused"}
@@ -204,7 +204,9 @@ class Joining(Part):
 
     def on_joined(self, sender: str, message: Joined) -> None:
         self.port.cancel_timer((self.name, "retry"))
-        around = {told.name: (tuple(told.label), told.address) for told in message.neighbours}
+        around = {
+            neighbour.name: (tuple(neighbour.label), neighbour.address) for neighbour in message.neighbours
+        }
         self.port.emit(JoinAnswered(tuple(message.label), message.delta, around))
 
     def on_refused(self, sender: str, message: Refused) -> None:

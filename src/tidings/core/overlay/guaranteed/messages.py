@@ -1,4 +1,4 @@
-"""The messages of the guaranteed overlay: between brokers, then between a client and its broker."""
+"""The messages of the guaranteed overlay: those between brokers, then those between a client and its broker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LabelItems = Annotated[
 ]
 Ids = Annotated[tuple[SubscriptionId, ...], Meta(max_length=4096)]
 NumberRanges = Annotated[tuple[tuple[Counter, Counter], ...], Meta(max_length=65_536)]
-"""First and last of each."""
+"""(first, last) of each range."""
 Address = Annotated[str, Meta(max_length=512)]
 RegionRules = Annotated[
     tuple[tuple[Annotated[tuple[int, ...], Meta(max_length=4096)], bool, bool], ...], Meta(max_length=16_384)
@@ -29,18 +29,18 @@ class Greeting(WireMessage, frozen=True, gc=False, tag=40):
     delta: Annotated[int, Meta(ge=0, le=32)]
     incarnation: Counter
     window: Annotated[int, Meta(ge=1)]
-    """How many publications the sender sends before it has heard that they were taken."""
+    """How many publications the sender sends before they are reported as taken."""
     address: Address = ""
 
 
 class Heartbeat(WireMessage, frozen=True, gc=False, tag=41):
     wanted: bool
-    """The sender needs this session; a session that neither side needs is closed."""
+    """The sender needs this session. A session that neither side needs is closed."""
     answer_wanted: bool = False
 
 
 class Activate(WireMessage, frozen=True, gc=False, tag=42):
-    """The ids of all records in the sender's log, in parts; `last` ends the list. The receiver answers Sync."""
+    """Lists the ids of all records in the sender's log, in parts; `last` ends the list. The receiver answers Sync."""
 
     ids: Ids
     dead: Ids
@@ -48,7 +48,7 @@ class Activate(WireMessage, frozen=True, gc=False, tag=42):
 
 
 class Record(WireMessage, frozen=True, gc=False, tag=43):
-    """One entry of the subscription log: what a broker's clients want, or that they want it no more."""
+    """One entry of the subscription log: what a broker's clients want or, if `dead`, no longer want."""
 
     id: SubscriptionId
     broker: Name
@@ -63,23 +63,23 @@ class Records(WireMessage, frozen=True, gc=False, tag=44):
 
 
 class RecordsTaken(WireMessage, frozen=True, gc=False, tag=45):
-    """These are in the sender's log, on disk; `dead` as tombstones."""
+    """These are in the sender's log, on disk; those in `dead` as tombstones."""
 
     ids: Ids
     dead: Ids
 
 
 class Sync(WireMessage, frozen=True, gc=False, tag=46):
-    """The answer to Activate: what the sender lacks of what was listed, in parts."""
+    """Answers Activate: lists in parts which of the listed records the sender lacks."""
 
     needed: Ids
     last: bool
     recovering: bool = False
-    """The sender's log is not complete itself."""
+    """The sender's own log is not complete."""
 
 
 class Covered(WireMessage, frozen=True, gc=False, tag=47):
-    """These records are known to all brokers of the region (core/overlay/guaranteed/regions.py)."""
+    """All brokers of the region (core/overlay/guaranteed/regions.py) know these records."""
 
     ids: Ids
     dead: bool
@@ -87,20 +87,20 @@ class Covered(WireMessage, frozen=True, gc=False, tag=47):
 
 
 class Collect(WireMessage, frozen=True, gc=False, tag=48):
-    """Every broker has the tombstones of these: they may be forgotten."""
+    """Every broker has the tombstones of these records: they can be collected."""
 
     ids: Ids
 
 
 class Forward(WireMessage, frozen=True, gc=False, tag=49):
-    """Publications on their way between brokers. Both ends number them; Passed and Parked name the numbers."""
+    """Carries publications between brokers. Both ends number them; Passed and Parked name the numbers."""
 
     origin: Name
     """The publisher's broker."""
     label: LabelItems
     generation: Counter
     stamp: Counter
-    """The publisher's broker certifies them for what was in its log up to this position."""
+    """The publisher's broker certifies them for the records in its log up to this position."""
     excluded: Ids
     stretch: Stretch
 
@@ -110,7 +110,7 @@ class Forward(WireMessage, frozen=True, gc=False, tag=49):
 
 
 class ForwardGap(WireMessage, frozen=True, gc=False, tag=50):
-    """In the place of publications that were given up: for these subscriptions they are missing."""
+    """Replaces publications that were given up for these subscriptions."""
 
     origin: Name
     label: LabelItems
@@ -128,7 +128,7 @@ class Passed(WireMessage, frozen=True, gc=False, tag=51):
 
 
 class Parked(WireMessage, frozen=True, gc=False, tag=52):
-    """The publications of these numbers wait only for somebody who cannot be reached."""
+    """The publications of these numbers wait only for somebody unreachable."""
 
     ranges: NumberRanges
 
@@ -140,7 +140,7 @@ class Taken(WireMessage, frozen=True, gc=False, tag=59):
 
 
 class Relay(WireMessage, frozen=True, gc=False, tag=53):
-    """About a circuit through a common neighbour, between it and either end; `peer` is the other end."""
+    """Controls a circuit through a common neighbour. Sent between it and either end; `peer` is the other end."""
 
     peer: Name
     step: Literal["ask", "offer", "accept", "opened", "closed"]
@@ -148,7 +148,7 @@ class Relay(WireMessage, frozen=True, gc=False, tag=53):
 
 
 class Relayed(WireMessage, frozen=True, gc=False, tag=54):
-    """A message for `peer`, or from it."""
+    """Carries a message to `peer`, or from it, over a circuit."""
 
     peer: Name
     serial: Counter
@@ -175,16 +175,16 @@ class Joined(WireMessage, frozen=True, gc=False, tag=57):
 
 
 class Attach(WireMessage, frozen=True, gc=False, tag=70):
-    """The first message of a client on a new connection, and again before it publishes for the first time."""
+    """The first message of a client on a new connection. Sent again before it first publishes."""
 
     incarnation: Counter
     publishes: bool
     lasting: bool = True
-    """False: nobody will come back under this name, its subscriptions need not be kept long while it is away."""
+    """False: nobody will return under this name, so its subscriptions need not be kept long while it is absent."""
 
 
 class Attached(WireMessage, frozen=True, gc=False, tag=71):
-    """The broker takes publications, certified up to `position` of its log `generation`."""
+    """The broker accepts publications, certified up to `position` of its log of that generation."""
 
     generation: Counter
     position: Counter
@@ -192,7 +192,7 @@ class Attached(WireMessage, frozen=True, gc=False, tag=71):
 
 
 class Stamp(WireMessage, frozen=True, gc=False, tag=72):
-    """The broker's log has grown: stamp what you publish from now on with this."""
+    """The broker's log has grown: the client uses this stamp from now on."""
 
     generation: Counter
     position: Counter
@@ -203,7 +203,7 @@ class StampTaken(WireMessage, frozen=True, gc=False, tag=73):
 
 
 class Stamped(WireMessage, frozen=True, gc=False, tag=74):
-    """Publications of a client, with the stamp that they got when they were first sent."""
+    """Carries publications of a client, with the stamp that they got when they were first sent."""
 
     generation: Counter
     stamp: Counter
@@ -215,21 +215,21 @@ class Stamped(WireMessage, frozen=True, gc=False, tag=74):
 
 
 class Notified(WireMessage, frozen=True, gc=False, tag=75):
-    """Of the notifications of this connection the client has room for those after the first `granted`, as far as the
-    window goes, and will never need those of the ranges `done` again."""
+    """The client has room for one window of notifications after the first `granted` of this connection, and will never
+    need those in `done` again."""
 
     granted: Counter
     done: NumberRanges = ()
 
 
 class Drain(WireMessage, frozen=True, gc=False, tag=58):
-    """The subscription ends, and what waits for it is still wanted: Unsubscribed follows when that is done with."""
+    """Ends the subscription, but what waits for it is still wanted. Unsubscribed follows when that is done."""
 
     subscription: SubscriptionId
 
 
 class Missed(WireMessage, frozen=True, gc=False, tag=76):
-    """Counts as a notification: these events of a source were given up for the named subscriptions."""
+    """These events of a source were given up for the named subscriptions. Numbered like a notification."""
 
     subscriptions: tuple[str, ...]
     source: Name
@@ -239,14 +239,14 @@ class Missed(WireMessage, frozen=True, gc=False, tag=76):
 
 
 class Baseline(WireMessage, frozen=True, gc=False, tag=78):
-    """The subscription begins behind these: (source, incarnation, sequence)."""
+    """The subscription begins after these: (source, incarnation, sequence)."""
 
     subscription: SubscriptionId
     marks: Annotated[tuple[tuple[Name, Counter, Counter], ...], Meta(max_length=4096)]
 
 
 class Coverage(WireMessage, frozen=True, gc=False, tag=77):
-    """Which brokers do not know the subscription yet; none: it is complete. The set only shrinks."""
+    """Lists the brokers that do not know the subscription yet. The set only shrinks; when empty, it is complete."""
 
     subscription: SubscriptionId
     uncovered: Annotated[tuple[str, ...], Meta(max_length=4096)]
@@ -256,13 +256,13 @@ MAX_BOOKMARK_BYTES = 32_768
 
 
 class KeepBookmark(WireMessage, frozen=True, gc=False, tag=79):
-    """What the next life of a subscription needs to know, in its client's own words: the broker keeps it, and says it
-    to that life before anything else. Without a state it is forgotten."""
+    """What a subscription needs to resume after its client restarts, opaque to the broker. The broker keeps it, and
+    sends it to the restarted client before anything else. An empty state removes it."""
 
     subscription: SubscriptionId
     state: Annotated[bytes, Meta(max_length=MAX_BOOKMARK_BYTES)]
     number: Counter = 0
-    """Other than 0: the client wants to know when the broker has it on disk."""
+    """Unless 0, the broker answers BookmarkKept when it is on disk."""
 
 
 class BookmarkKept(WireMessage, frozen=True, gc=False, tag=63):

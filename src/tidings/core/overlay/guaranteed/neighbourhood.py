@@ -1,7 +1,7 @@
-"""Who is near this broker in the primary tree (partitions, section I: neighbourhoods of distance delta + 1).
+"""The brokers near this one in the primary tree (partitions, section I: neighbourhoods of distance delta + 1).
 
 A broker knows every other one within reach, so that it can bypass up to delta unreachable ones in a row. It
-learns them when it joins and keeps them on disk; here is what is computed from that list.
+learns them when it joins and keeps them on disk. This module computes what follows from that list.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ MAX_CACHED_TARGETS = 4096
 
 
 class Neighbourhood:
-    """The brokers within `reach` (= delta + 1) of this one in the primary tree: names, labels and addresses.
+    """Names, labels and addresses of the brokers within `reach` (= delta + 1) of this one in the primary tree.
 
     This broker itself is not part of it.
     """
 
     def __init__(self, name: str, label: Label, reach: int) -> None:
         if reach < 1:
-            raise ValueError(f"a reach of {reach} includes nobody: it is delta + 1, at least 1")
+            raise ValueError(f"reach is {reach}, but must be at least 1 (delta + 1)")
         self.name = name
         self.label = label
         self.reach = reach
         self.primary: tuple[str, ...] = ()
-        """The neighbours in the primary tree, by label."""
+        """The direct neighbours in the primary tree, ordered by label."""
         self._labels: dict[str, Label] = {}
         self._names: dict[Label, str] = {}
         self._addresses: dict[str, str] = {}
         self._towards: dict[Label, tuple[str, ...]] = {}
-        self._behind: dict[str, list[str]] | None = None  # None: to be computed again
+        self._behind: dict[str, list[str]] | None = None  # a cache; None: outdated
 
     def add(self, name: str, label: Label, address: str = "") -> bool:
-        """Take a broker in, or its new address; True if that is news. No address leaves the known one."""
+        """Add a broker, or update its address. Return True if that is news. An empty address keeps the known one."""
         known_label = self._labels.get(name)
         if known_label is None:
             self._check_newcomer(name, label)
@@ -53,7 +53,7 @@ class Neighbourhood:
         return True
 
     def remove(self, name: str) -> None:
-        """Forget a broker; KeyError if it is not known."""
+        """Remove a broker. Raise KeyError if it is unknown."""
         label = self._labels.pop(name)
         del self._names[label], self._addresses[name]
         self._changed(label)
@@ -62,7 +62,7 @@ class Neighbourhood:
         return name in self._labels
 
     def __iter__(self) -> Iterator[str]:
-        """The names, in the order in which they were added."""
+        """Iterate over the names, in the order in which they were added."""
         return iter(self._labels)
 
     def __len__(self) -> int:
@@ -72,15 +72,15 @@ class Neighbourhood:
         return self._labels[name]
 
     def name_of(self, label: Label) -> str | None:
-        """Who has this label, None if it is nobody within reach that we know of (or this broker itself)."""
+        """Return the known broker with this label; None if there is none within reach, or it is this one."""
         return self._names.get(label)
 
     def address_of(self, name: str) -> str:
-        """Where the broker listens; empty if unknown."""
+        """Return the address where the broker listens; empty if unknown."""
         return self._addresses[name]
 
     def behind(self, name: str) -> tuple[str, ...]:
-        """The known brokers one step further than `name` as seen from here, by label: whom to try without it."""
+        """Return the known brokers one step beyond `name` as seen from here, by label: whom to bypass it to."""
         if name not in self._labels:
             raise KeyError(name)
         if self._behind is None:
@@ -92,7 +92,7 @@ class Neighbourhood:
         return tuple(self._behind.get(name, ()))
 
     def towards(self, target: Label) -> tuple[str, ...]:
-        """The known brokers within reach on the path from here to `target`, nearest first."""
+        """Return the known brokers within reach on the path from here to `target`, nearest first."""
         found = self._towards.get(target)
         if found is None:
             if len(self._towards) >= MAX_CACHED_TARGETS:
@@ -123,7 +123,7 @@ class Neighbourhood:
             raise ValueError(f"broker {name!r} is at distance {far}, beyond the reach of {self.reach}")
 
     def _changed(self, label: Label) -> None:
-        """The broker at `label` came or went."""
+        """Clear caches, because the broker at `label` was added or removed."""
         self._towards.clear()
         self._behind = None
         if distance(self.label, label) == 1:

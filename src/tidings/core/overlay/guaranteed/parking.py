@@ -1,8 +1,8 @@
-"""What waits only for somebody who cannot be reached, in a guaranteed broker.
+"""Parking: what a guaranteed broker does with publications that wait only for somebody unreachable.
 
-It is *parked*: it holds up nobody, the publisher's broker has it on disk then, and confirms it to the publisher. Parked
-publications are bounded; beyond the bound their place is taken by a gap, of which the subscribers hear. A full disk
-gives nothing up: it holds up the publishers until there is room again.
+A *parked* publication holds up nobody: the publisher's broker has it on disk and confirms it to the publisher. Parked
+publications are bounded. Beyond the bound a gap takes their place, and the subscribers are told. On a full disk nothing
+is given up; publishers are held up until there is room again.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from tidings.core.overlay.guaranteed.subscription_log import SubscriptionLog
 
 SWEEP_NS = 250_000_000
 SLOW_NS = 1_000_000_000
-"""A client that has not taken a notification for this long counts as one that cannot be reached."""
+"""A client that has not taken a notification for this long counts as unreachable."""
 PROMPT_NS = 20_000_000
-"""So does one for whose sake a sender waits that has only a few on their way: it may be waiting for just these."""
+"""The same, for a client that holds up a sender with few publications in flight, which may wait for just these."""
 FEW = 16
 SOON_NS = 2_000_000
 SOON_PER_WAITING_NS = 4_000
-"""A sweep that comes before its time looks at all that waits, and comes the later the more that is."""
+"""An early sweep looks at everything that waits, so it is delayed in proportion to the number of entries."""
 MEMORY_BYTES = 16 * 1024 * 1024
-"""Parked publications of other brokers' clients go to disk beyond this; those of our own always do."""
+"""Beyond this, parked publications of other brokers' clients go to disk; those of our own clients always do."""
 
 
 class Parking:
-    """`sweep` is to be called when the timer is due."""
+    """Parks entries of the queue. The owner calls `sweep` when the timer fires."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Parking:
         limits: SpillLimits,
     ) -> None:
         self.gaps = 0
-        """Publications that were given up."""
+        """How many publications were given up."""
         self._port = port
         self._timer = timer
         self._sessions = sessions
@@ -61,15 +61,15 @@ class Parking:
         self._memory_bytes = 0
         self._last_gaps: dict[Flow, Queued] = {}
         self._away: dict[Hop, int] = {}
-        """Those who cannot be reached, with the last that was parked for them."""
+        """Who is unreachable, with the serial of the last entry parked for them."""
         self._sweep_at: int | None = None
         self._sweep_all = False
 
-    # --- What comes and goes
+    # --- Entries that come and go
 
     def placed(self, queued: Queued) -> None:
-        """It waits from now on: whoever published it should not wait for what may be parked."""
-        if self._sweep_at is None:  # else it is due by then
+        """The entry now waits. Schedule a sweep, so that its publisher does not wait for what may be parked."""
+        if self._sweep_at is None:  # else one is already due by then
             self.set_sweep()
         if self._queue.parked_count and self._is_stuck(queued, self._port.now):
             self.sweep_soon()
@@ -77,7 +77,7 @@ class Parking:
             self.sweep_soon(PROMPT_NS)
 
     def finished(self, queued: Queued) -> None:
-        """Nobody waits for it any more."""
+        """Everybody has the entry."""
         if self._last_gaps and self._last_gaps.get(queued.flow) is queued:
             del self._last_gaps[queued.flow]
         if queued.parked and queued.message is not None:
@@ -95,13 +95,13 @@ class Parking:
             self._port.set_timer(self._timer, at)
 
     def sweep_soon(self, after_ns: int = SOON_NS) -> None:
-        """Something that came just now may be parked."""
+        """Sweep early: even recent entries may be parked."""
         self._sweep_all = True
         self.set_sweep(min(after_ns + SOON_PER_WAITING_NS * self._queue.unparked_count, SWEEP_NS))
 
     def sweep(self) -> list[Queued]:
-        """Park what waits only for those who cannot be reached; delete from disk what is done. Returns the gaps in the
-        place of what was given up: they have to go on."""
+        """Park what waits only for unreachable hops, and delete from disk what is done. Return the new gaps, which the
+        caller must send."""
         self._sweep_at = None
         now = self._port.now
         newest = now if self._sweep_all else now - SWEEP_NS
@@ -113,7 +113,7 @@ class Parking:
         for queued in self._queue.unparked():
             if queued.taken_at > newest:
                 break
-            # In the order of each flow: a publisher's client forgets what is confirmed, and sends the rest again.
+            # In the order of each flow: a publisher's client forgets what is confirmed, and resends the rest.
             if queued.flow not in blocked and self._is_stuck(queued, now):
                 stuck.append(queued)
                 continue
@@ -135,9 +135,9 @@ class Parking:
                 if not isinstance(name, LocalClient):
                     frontier = self._sessions.frontier(self._log.labels[name])
                     if frontier is not None:
-                        return False  # on its way to being ready
+                        return False  # the session will be ready soon
                 if waited_ns < SWEEP_NS and self._away.get(name) not in self._queue:
-                    return False  # it may be back at once
+                    return False  # it may return at once
             elif isinstance(hop, LocalClient):
                 is_prompt = waited_ns < PROMPT_NS or (waited_ns < SLOW_NS and not self._is_waited_for(queued))
                 if is_prompt and not self._hops.is_behind(hop):
@@ -147,13 +147,13 @@ class Parking:
         return True
 
     def _is_waited_for(self, queued: Queued) -> bool:
-        """By a publisher that publishes one by one, for clients of ours."""
+        """Return True if its sender may be waiting for it: it has few in flight, and clients of ours want this one."""
         return bool(queued.local) and self._senders.waiting(queued) <= FEW
 
     # --- Parking
 
     def _park(self, stuck: list[Queued]) -> list[Queued]:
-        """Returns the gaps in the place of what there is no room for."""
+        """Park these. Return the gaps in the place of those for which there is no room."""
         room = max(self._limits.entries - self._queue.parked_count, 0)
         kept, given_up = stuck[:room], stuck[room:]
         to_disk: list[Queued] = []
@@ -189,8 +189,8 @@ class Parking:
     # --- Beyond the bounds
 
     def _give_up(self, queued: Queued) -> Queued | None:
-        """No room: whoever it waits for gets a gap in its place, one for as many in a row as possible. Returns it
-        unless there was one before."""
+        """Replace the entry by a gap, for lack of room. Extend the flow's last gap if possible and return None; else
+        return the new gap."""
         subscriptions = self._unserved(queued)
         count, senders = queued.count, queued.senders
         self.gaps += count
@@ -225,7 +225,7 @@ class Parking:
         )
 
     def _unserved(self, queued: Queued) -> tuple[str, ...]:
-        """The records of other brokers that it is pending for."""
+        """Return the ids of other brokers' records that it is pending for."""
         message = self._spill.body(queued)
         if isinstance(message, ForwardGap):
             return message.subscriptions
@@ -234,5 +234,5 @@ class Parking:
             for to in self._log.route(message.stretch, queued.label)
             if to.broker in queued.pending
             for entry in to.entries
-            if entry.position <= queued.mark and entry.id not in queued.excluded
+            if entry.position <= queued.log_position and entry.id not in queued.excluded
         )

@@ -1,4 +1,4 @@
-"""What a guaranteed broker keeps because somebody has not confirmed it (core/overlay/guaranteed/delivery.py)."""
+"""The publications that a guaranteed broker keeps until they are confirmed (core/overlay/guaranteed/delivery.py)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tidings.core.structures.range_map import RangeMap
 
 
 class LocalClient(Struct, frozen=True, gc=False):
-    """One of the broker's own clients, where clients and other brokers are hops alike."""
+    """One of the broker's own clients, as a hop."""
 
     name: str
 
 
 Hop = str | LocalClient
-"""The next broker on the way, or a client."""
+"""The next broker on the path, or a client."""
 Flow = tuple[str, str, int]
-"""The publisher's broker, the source, its incarnation."""
+"""The publisher's broker, the source, the source's incarnation."""
 
 
 def name_of(hop: Hop) -> str:
@@ -31,7 +31,7 @@ NOBODY: frozenset[Hop] = frozenset()
 
 
 class Row:
-    """A row of the spill on disk, and what of it somebody still waits for."""
+    """A row of the spill on disk, and the parts of it that are not delivered yet."""
 
     __slots__ = ("key", "pieces")
 
@@ -41,37 +41,37 @@ class Row:
 
 
 class Queued(Struct, eq=False):
-    """Consecutive publications of a flow that wait for the same, or a gap in the place of some.
+    """Consecutive publications of a flow that wait for the same hops, or a gap in the place of some.
 
-    All that is said of it holds for each of its publications; where that ends, it is split. It has consecutive numbers
-    with every hop and every sender, one for each publication; a gap has one.
+    Every field holds for each of its publications; where one would differ, the entry is split. With every hop and every
+    sender it has consecutive numbers, one per publication; a gap has one.
     """
 
     serial: int
-    """In the order in which publications were taken."""
+    """Numbers publications in the order in which they were taken."""
     flow: Flow
     label: Label
     first: int
     last: int
     count: int
-    """How many numbers it takes."""
+    """How many numbers it uses."""
     taken_at: int
     message: Forward | ForwardGap | None = None
-    """With these publications, and maybe others around them; None while it is on disk only."""
+    """Has these publications, and maybe others around them; None while it is only on disk."""
     size_bytes: int = 0
-    mark: int = 0
-    """Records of the log beyond this position do not get it, and never will."""
+    log_position: int = 0
+    """The position of the log when it was taken. Records beyond it never get it."""
     excluded: tuple[str, ...] = ()
     local: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Clients with the subscriptions that it is for; others may share it, so it is replaced where it changes."""
+    """Client -> its subscriptions that match. Entries share the mapping, so it is replaced, never changed."""
     pending: dict[Hop, Hop | None] = field(default_factory=dict)
-    """Who has to confirm it, with the hop that it was handed to."""
+    """Who has to confirm it, with the hop that carries it there; None: no hop yet."""
     hops: dict[Hop, int] = field(default_factory=dict)
-    """Hops that have it or will get it, with its first number there; 0: not sent yet."""
+    """The hops that have it or will get it, with its first number there; 0: not sent yet."""
     parked_beyond: frozenset[Hop] = NOBODY
-    """Hops that said that it waits only for somebody who cannot be reached from there."""
+    """The hops that reported it as parked: beyond them it waits only for somebody unreachable."""
     senders: list[tuple[Hop, int]] = field(default_factory=list)
-    """Who sent it, with its first number there; a client's numbers are its sequences."""
+    """Who sent it, with its first number on that connection; a client's numbers are its sequences."""
     is_gap: bool = False
     parked: bool = False
     row: Row | None = None
@@ -85,14 +85,14 @@ class Queued(Struct, eq=False):
         row.pieces[self.serial] = self
 
     def split_off(self, at: int) -> Queued:
-        """What is from that sequence on; this ends before it."""
+        """Split off and return the part from sequence `at` on."""
         offset = at - self.first
         count = self.last - at + 1
         part = Queued(self.serial + offset, self.flow, self.label, at, self.last, count, self.taken_at)
         part.size_bytes = self.size_bytes * count // self.count
         self.size_bytes -= part.size_bytes
         self.last, self.count = at - 1, offset
-        part.message, part.mark, part.excluded = self.message, self.mark, self.excluded
+        part.message, part.log_position, part.excluded = self.message, self.log_position, self.excluded
         part.pending = dict(self.pending)
         part.hops = {hop: number and number + offset for hop, number in self.hops.items()}
         part.parked_beyond = self.parked_beyond
@@ -105,9 +105,9 @@ class Queued(Struct, eq=False):
 
 
 class Queue:
-    """All that is queued, in the order in which it was taken, and by flow and sequence.
+    """All queued entries, in the order in which they were taken, and by flow and sequence.
 
-    A gap has its last sequence alone: some of the others may be queued as well, for whom they are not missing.
+    A gap is indexed by its last sequence only: the others may also be queued, for subscribers that do not miss them.
     """
 
     def __init__(self) -> None:
@@ -116,9 +116,9 @@ class Queue:
         self._flows: dict[Flow, RangeMap[Queued]] = {}
         self._in_order = True
         self._highest = 0
-        """Of all serials so far."""
+        """The highest serial so far."""
         self.parked_count = 0
-        """Entries that are parked."""
+        """How many entries are parked."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -139,7 +139,7 @@ class Queue:
         return len(self._unparked)
 
     def of_flow(self, flow: Flow, first: int, last: int) -> list[tuple[int, int, Queued]]:
-        """What is queued of these sequences, ascending; parts of entries, where they go beyond."""
+        """Return (first, last, entry) for the queued ones among these sequences, ascending, cut to the range."""
         ranges = self._flows.get(flow)
         return [] if ranges is None else ranges.overlapping(first, last)
 
@@ -156,7 +156,7 @@ class Queue:
         self._index(queued)
 
     def remove(self, queued: Queued) -> bool:
-        """False if it was not there."""
+        """Remove the entry. Return False if it was not queued."""
         if self._entries.pop(queued.serial, None) is None:
             return False
         if queued.parked:
@@ -175,7 +175,7 @@ class Queue:
         del self._unparked[queued.serial]
 
     def split(self, queued: Queued, at: int) -> Queued:
-        """What is from that sequence on becomes an entry of its own."""
+        """Make the part from sequence `at` on an entry of its own, and return it."""
         ranges = self._flows[queued.flow]
         part = queued.split_off(at)
         ranges.take(at, part.last)
@@ -183,7 +183,7 @@ class Queue:
         return part
 
     def make_gap(self, queued: Queued, message: ForwardGap) -> None:
-        """It is a gap from now on, or another one."""
+        """Turn the entry into a gap, or replace its gap."""
         ranges = self._flows[queued.flow]
         ranges.take(queued.last if queued.is_gap else queued.first, queued.last)
         queued.make_gap(message)

@@ -1,15 +1,15 @@
-"""Sets of brokers in a tree whose full extent nobody knows, as coverage reports carry them.
+"""Sets of brokers in a tree whose full extent nobody knows, for reports of coverage.
 
-'Everybody behind that dead broker' includes brokers that join there tomorrow, so a region is a set of labels of
-the infinite tree in which every broker has any number of children. It is given by finitely many rules
-`label -> (own, rest)`: `own` says whether that broker is inside, `rest` whether everybody below it is, as far as
-no deeper rule says otherwise. Above the root everything counts as outside.
+'Everybody behind that dead broker' includes brokers that join there tomorrow. So a region is a set of labels of the
+infinite tree, in which every broker has any number of children. It is given by finitely many rules
+`label -> (own, rest)`: `own` says whether that broker is inside, `rest` whether everybody below it is, unless a
+deeper rule says otherwise. Above the root everything is outside.
 
-A rule that repeats what it inherits is left out. What remains is unique: all but finitely many children of a
-broker have no rule at or below them, so the set itself determines `rest` at every broker, and a rule is there
-exactly where `own` or `rest` differs from the parent's `rest`. Equal sets are therefore equal rules, equal
-hashes and equal wire forms. Rules are kept in the order of their labels, in which a broker precedes everybody
-below it; merging two regions is one pass over both, without recursion, for a chain of brokers is deep.
+A rule that repeats what it inherits is omitted. What remains is unique: all but finitely many children of a broker
+have no rule at or below them, so the set itself determines `rest` at every broker, and a rule exists exactly where
+`own` or `rest` differs from the parent's `rest`. Equal sets therefore have equal rules, hashes and wire forms. Rules
+are ordered by label, so a broker precedes everybody below it. Merging two regions is one pass over both, without
+recursion, because a chain of brokers may be deep.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidings.core.overlay.labels import MAX_LABEL_ITEM, MAX_LABEL_ITEMS, ROOT, L
 
 MAX_REGION_RULES = 16_384
 MAX_REGION_ITEMS = 262_144
-"""How many numbers the labels of a region on the wire may have together."""
+"""The most numbers that all labels of a region on the wire may have together."""
 
 RegionWire = tuple[tuple[Label, bool, bool], ...]
 """(label, own, rest) for every rule, by label."""
@@ -29,7 +29,7 @@ _Rules = dict[Label, tuple[bool, bool]]
 
 
 class Region:
-    """An immutable set of brokers: those that exist and those that may join.
+    """An immutable set of brokers, both existing ones and ones that may join.
 
     >>> Region.branch((0, 1), seen_from=(0,)) - Region.single((0, 1, 5))
     Region(0.1 and below; except 0.1.5)
@@ -38,7 +38,7 @@ class Region:
     __slots__ = ("_hash", "_rules", "_sizes")
 
     def __init__(self, rules: _Rules) -> None:
-        """Not for callers: `rules` must be canonical and ordered by label."""
+        """For internal use: `rules` must be canonical and ordered by label."""
         self._rules = rules
         self._sizes = tuple(sorted({len(label) for label in rules}, reverse=True))
         self._hash = hash(tuple(rules.items()))
@@ -53,12 +53,12 @@ class Region:
 
     @staticmethod
     def single(x: Label) -> Region:
-        """Only `x`."""
+        """Return the region of `x` alone."""
         return Region({_checked(x): (True, False)})
 
     @staticmethod
     def branch(x: Label, *, seen_from: Label) -> Region:
-        """`x` and everybody behind it, seen from its neighbour: the side of `x` if that link is cut."""
+        """Return `x` and everybody behind it, seen from its neighbour: the side of `x` if that link is cut."""
         _checked(x), _checked(seen_from)
         if x[:-1] == seen_from:
             return Region({x: (True, True)})
@@ -110,9 +110,9 @@ class Region:
         return f"Region({'; '.join(self.atoms()) or 'nothing'})"
 
     def atoms(self, limit: int = 16) -> list[str]:
-        """The region in words, for an operator: at most `limit` terms, then how many more there are.
+        """Describe the region for an operator, in at most `limit` terms, then how many more there are.
 
-        A term stands before the exceptions to it, which are inside it: `0.1 and below`, `except 0.1.2`.
+        A term precedes its exceptions, which are inside it: `0.1 and below`, `except 0.1.2`.
         """
         texts = [_term(*rule) for _, rule in zip(range(limit), _with_inherited(self._rules), strict=False)]
         left_out = len(self._rules) - len(texts)
@@ -124,7 +124,7 @@ class Region:
 
     @staticmethod
     def from_wire(wire: object) -> Region:
-        """The region that `to_wire` wrote (lists may stand for tuples); ValueError for anything else."""
+        """Return the region that `to_wire` wrote, with lists or tuples. Raise ValueError for anything else."""
         if not isinstance(wire, tuple | list):
             raise ValueError("a region is a list of rules")
         _check_size(len(wire), 0)
@@ -147,12 +147,12 @@ class Region:
         return Region(rules)
 
     def _merged(self, other: Region, combine: Callable[[bool, bool], bool]) -> Region:
-        """Both sets combined broker by broker. `combine` must put outside what is outside of both."""
+        """Combine both sets, broker by broker. `combine(False, False)` must be False."""
         left, right = self._rules, other._rules
         merged: _Rules = {}
-        # The brokers with rules from the root down to here, each with the two `rest`s in force below it.
+        # The brokers with rules from the root down to here, each with both values of `rest` that apply below it.
         above: list[tuple[Label, bool, bool]] = [((), False, False)]
-        for label in sorted(left | right):  # two ascending runs: sorting them is one merge
+        for label in sorted(left | right):  # two ascending runs, which sorting merges in one pass
             while label[: len(above[-1][0])] != above[-1][0]:
                 above.pop()
             _, left_above, right_above = above[-1]
@@ -167,7 +167,7 @@ class Region:
 
 
 def _with_inherited(rules: _Rules) -> Iterator[tuple[Label, bool, bool, bool]]:
-    """(label, own, rest, the `rest` that it overrides) for every rule."""
+    """Yield (label, own, rest, the `rest` that it overrides) for every rule."""
     above: list[tuple[Label, bool]] = [((), False)]
     for label, (own, rest) in rules.items():
         while label[: len(above[-1][0])] != above[-1][0]:
@@ -177,7 +177,7 @@ def _with_inherited(rules: _Rules) -> Iterator[tuple[Label, bool, bool, bool]]:
 
 
 def _term(label: Label, own: bool, rest: bool, inherited: bool) -> str:
-    """What a rule adds to its surroundings, or takes out of them."""
+    """Describe what a rule adds to its surroundings, or removes from them."""
     text = label_text(label)
     if rest != inherited:
         text = f"{text} and below" if own != inherited else f"below {text}"

@@ -1,4 +1,4 @@
-"""Circuits: a session through a common neighbour, where the direct link fails and there is nobody to bypass to.
+"""Circuits: sessions through a common neighbour, used where the direct link fails and there is nobody to bypass to.
 
     asker               relay                target
       |---- ask ---------->|                   |
@@ -6,10 +6,10 @@
       |                    |<--- accept -------|     the target's end is up
       |<--- opened --------|                   |     the asker's end is up
 
-A greedy path along the tree can wait although another path exists: the link beside the subscriber is cut, the
-subscriber's broker is not. Both sessions of the relay are
-first in, first out, so a circuit is; when one of them breaks, the circuit is closed. To the other parts a circuit
-is a connection like any other. As soon as the direct one is back, it takes the circuit's place.
+A greedy path along the tree can wait although another path exists: the link beside the subscriber's broker is cut, but
+the broker is alive. Both sessions of the relay are first in, first out, so a circuit is, too. When one of them breaks,
+the circuit is closed. To the other parts a circuit is a connection like any other. As soon as the direct connection
+returns, it replaces the circuit.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from tidings.core.overlay.labels import distance
 
 FIRST_ASK_NS = 1_000_000_000
 LAST_ASK_NS = 16_000_000_000
-"""How long a peer is unreachable before a circuit is asked for, and the longest wait before asking again."""
+"""How long a peer is unreachable before a circuit is requested, and the longest delay between requests."""
 LEASE_NS = 4_000_000_000
 """How long a relay tries to reach the target."""
 UNANSWERED_NS = 1_000_000_000
-"""An ask of our own that is not answered by then gives way to one from the other end."""
+"""A request of our own that is not answered by then yields to one from the other end."""
 MAX_CIRCUITS_CARRIED = 1_024
 
 
@@ -41,13 +41,13 @@ class Circuit(NamedTuple):
     serial: int
     up: bool
     own: bool
-    """We asked for it."""
+    """We requested it."""
     since: int
-    """When it was asked for or opened."""
+    """When it was requested or opened."""
 
 
 class RelayingPort:
-    """The Port of a broker's parts: what is sent to the other end of a circuit goes to the relay."""
+    """The Port of a broker's parts. It sends messages for the other end of a circuit to the relay."""
 
     def __init__(self, port: Port) -> None:
         self.node = port.node
@@ -90,26 +90,26 @@ class Relays(Part, SessionListener):
         *,
         incarnation: int,
     ) -> None:
-        """`receive` takes what comes over a circuit as if it came directly."""
+        """`receive` takes messages that arrive over a circuit as if they came directly."""
         super().__init__(port)
         self._delivery = delivery
         self._receive = receive
         sessions.listeners.append(self)
         self.carried: dict[tuple[str, str], int] = {}
-        """As a relay: (asker, target) -> serial, of open circuits."""
+        """Open circuits through this relay: (asker, target) -> serial."""
         self._relaying = port
         self._circuits = port.circuits
         self._sessions = sessions
         self._serial = incarnation
         self._asked: dict[tuple[str, str], int] = {}
-        """As a relay: circuits that wait for the target's session or its answer."""
+        """Circuits through this relay that wait for the target's session or its answer."""
         self._asked_until: dict[tuple[str, str], int] = {}
         self._attempts: dict[str, tuple[int, int]] = {}
-        """Unreachable peer -> when to ask next, and how often we have."""
+        """Unreachable peer -> when to ask next, and how often we have asked."""
         self._direct: dict[str, None] = {}
 
     def _is_needed(self, peer: str) -> bool:
-        """Is that unreachable peer worth a circuit: does anything wait for it, or is nobody reached behind it?"""
+        """Return True if the peer needs a circuit: something waits for it, or nobody behind it is reached."""
         behind = self._sessions.neighbourhood.behind(peer)
         if not any(self._sessions.established(other) for other in behind):
             return True
@@ -118,7 +118,7 @@ class Relays(Part, SessionListener):
     # --- Asking
 
     def beat(self) -> None:
-        """Called now and then: ask for circuits to those who can be reached in no other way."""
+        """Request circuits to peers that can be reached in no other way."""
         now = self.port.now
         unreachable = self._sessions.unreachable()
         self._attempts = {peer: self._attempts[peer] for peer in unreachable if peer in self._attempts}
@@ -136,7 +136,7 @@ class Relays(Part, SessionListener):
         self._offer_all()
 
     def _choose_relay(self, peer: str, attempt: int) -> str | None:
-        """A neighbour of both, another one at each attempt."""
+        """Return a neighbour of both, a different one for each attempt."""
         around = self._sessions.neighbourhood
         label = around.label_of(peer)
         candidates = [
@@ -151,7 +151,7 @@ class Relays(Part, SessionListener):
         return candidates[attempt % len(candidates)] if candidates else None
 
     def circuit(self, peer: str) -> str | None:
-        """Through whom the session to that peer goes; None: directly, or there is none."""
+        """Return the relay of the session to that peer; None if it is direct, or there is none."""
         circuit = self._circuits.get(peer)
         return circuit.relay if circuit is not None and circuit.up else None
 
@@ -205,7 +205,7 @@ class Relays(Part, SessionListener):
             self._keep(circuit.relay)
 
     def _keep(self, peer: str) -> None:
-        """A circuit goes through that peer: the session to it is needed, whatever else we want."""
+        """Keep the session to that peer, because a circuit goes through it."""
         if peer in self._sessions.neighbourhood:
             self._sessions.want_for_others(peer, self.port.now + LEASE_NS)
 
@@ -266,7 +266,7 @@ class Relays(Part, SessionListener):
     # --- Connections
 
     def on_link_up(self, peer: str) -> None:
-        """A direct connection takes the place of a circuit. (The sessions hear of it after us.)"""
+        """Replace a circuit by the direct connection. (The sessions are told after us.)"""
         self._direct[peer] = None
         self._end(peer, tell=True)
 
@@ -282,7 +282,7 @@ class Relays(Part, SessionListener):
                     self._relaying.send_directly(other, Relay(peer, "closed", serial))
 
     def ended(self, peer: str) -> None:
-        """The sessions gave the peer up: a circuit to it ends, too."""
+        """End the circuit to a peer whose session ended."""
         self._end(peer, tell=True)
 
     def _end(self, peer: str, *, tell: bool) -> None:

@@ -1,13 +1,13 @@
-"""Sessions of the guaranteed overlay: which are wanted, established and active, and who cannot be reached.
+"""Sessions of the guaranteed overlay: which are wanted, established and active, and who is unreachable.
 
     wanted -> connected -> established -> gone -> wanted ...
                  |             ^
                  |  greeting   |    suspected: silent for a while; an answer to a heartbeat refutes it
                  +-------------+
 
-Wanted are the primary neighbours and, behind each that cannot be reached, its further neighbours, up to the
-reach of delta + 1 (partitions, section IV). A session is active while nothing established lies strictly
-between. The driver opens and closes connections; silence is found here, by heartbeats.
+A broker wants sessions with its primary neighbours and, behind each unreachable one, with that one's neighbours, up to
+the reach of delta + 1 (partitions, section IV). A session is active while no established broker lies strictly between.
+The driver opens and closes connections; this part detects silence, by heartbeats.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tidings.core.overlay.labels import Label, distance, label_text
 HEARTBEAT_NS = 500_000_000
 SUSPECT_NS = 1_500_000_000
 UNREACHABLE_NS = 2_500_000_000
-"""A peer that was silent for this long, and did not answer when it was suspected, cannot be reached."""
+"""A peer that was silent for this long, and did not answer when it was suspected, is unreachable."""
 PATIENCE_NS = 1_000_000_000
-"""A neighbour that never answered since we want it is bypassed after this long."""
+"""A wanted neighbour that has never answered is bypassed after this long."""
 MAX_CACHED_FRONTIERS = 4_096
 
 
 class PeerState:
-    """What is known of one peer, connected or not."""
+    """The state of one peer, connected or not."""
 
     __slots__ = (
         "connected",
@@ -52,27 +52,27 @@ class PeerState:
         self.wanted_at = 0
         self.incarnation = 0
         self.losses = 0
-        """The number of our loss of it, among all our losses."""
+        """The number of its last loss, counting all our losses of peers."""
         self.window = 1
         self.needed_there = False
-        """The peer wants the session, too."""
+        """The peer wants the session."""
         self.probed = False
 
 
 class SessionListener:
-    """What parts above the sessions hear of them; each does nothing unless a part says otherwise."""
+    """Callbacks for the parts above the sessions. They do nothing by default."""
 
     def activated(self, peer: str) -> None: ...
     def deactivated(self, peer: str) -> None: ...
 
     def lost(self, peer: str) -> None:
-        """The connection is gone: nothing that was sent on it counts."""
+        """The connection broke: nothing that was sent on it counts."""
 
     def changed(self) -> None:
-        """Others are established, or active."""
+        """The set of established or active sessions changed."""
 
     def beat(self) -> None:
-        """With each heartbeat."""
+        """Called with each heartbeat."""
 
     def established(self, peer: str) -> None: ...
     def neighbours_changed(self) -> None: ...
@@ -82,9 +82,9 @@ class SessionListener:
 
 
 def has_left(news: Mapping[str, Neighbour], peer: str) -> bool:
-    """Has the peer left the network for good?"""
-    told = news.get(peer)
-    return told is not None and told.gone
+    """Return True if the peer has left the network for good."""
+    neighbour = news.get(peer)
+    return neighbour is not None and neighbour.gone
 
 
 class Sessions(Part):
@@ -109,18 +109,18 @@ class Sessions(Part):
         self.active: dict[str, None] = {}
         self.suspicions = self.refutations = 0
         self.listeners: list[SessionListener] = []
-        """Told in their order."""
+        """Called in this order."""
         self._news = news
         self._window = window
         self.address = address
         self._sessions: dict[str, PeerState] = {}
         self._strangers: dict[str, None] = {}
-        """Connected, and not known as brokers: clients, or brokers that will greet us."""
+        """Connected peers not known as brokers: clients, or brokers that will greet us."""
         self._wanted: dict[str, None] = {}
-        """What the driver was told; a session that only the other side needs stays among these."""
+        """What the driver was told to keep open, including sessions that only the other side needs."""
         self._needed: dict[str, None] = {}
         self._wanted_for_others: dict[str, int] = {}
-        """Peers to which we carry circuits, with the time until which they are wanted (relays.py)."""
+        """Peers of circuits that we carry, with the time until which they are wanted (relays.py)."""
         self._frontiers: dict[Label, str | None] = {}
         self._losses = 0
         self._beat_due = 0
@@ -136,19 +136,19 @@ class Sessions(Part):
         for listener in self.listeners:
             listener.deactivated(peer)
 
-    # --- What others ask
+    # --- Queries
 
     def established(self, peer: str) -> bool:
         session = self._sessions.get(peer)
         return session is not None and session.established
 
     def window_of(self, peer: str) -> int:
-        """How many publications that peer sends ahead."""
+        """Return how many publications that peer sends before they are taken."""
         session = self._sessions.get(peer)
         return 1 if session is None else session.window
 
     def frontier(self, target: Label) -> str | None:
-        """The nearest established broker on the path to `target`; None if there is none within reach."""
+        """Return the nearest established broker on the path to `target`; None if there is none within reach."""
         try:
             return self._frontiers[target]
         except KeyError:
@@ -160,15 +160,15 @@ class Sessions(Part):
         return nearest
 
     def unreachable(self) -> list[str]:
-        """The wanted brokers without an established session, nearest first."""
+        """Return the wanted brokers without an established session, nearest first."""
         names = [peer for peer in self._wanted if not self.established(peer)]
         own = self.neighbourhood.label
         return sorted(names, key=lambda peer: (distance(own, self.neighbourhood.label_of(peer)), peer))
 
     def partitions(self) -> list[tuple[str, list[str], list[str]]]:
-        """What cannot be reached from here: (identifier, the brokers, the nearest ones reached behind them).
+        """Return what is unreachable from here: (identifier, the brokers, the nearest reachable ones behind them).
 
-        With somebody behind, it is an island to them; with nobody, a barrier (partitions, section III). The
+        With somebody reachable behind it, it is an island; otherwise a barrier (partitions, section III). The
         identifier has this broker, its incarnation and a number that grows with every loss.
         """
         found = []
@@ -190,17 +190,17 @@ class Sessions(Part):
             self._explore(other, inside, reached)
 
     def want_for_others(self, peer: str, until: int) -> None:
-        """Keep a session to that peer until then, whatever we need ourselves."""
+        """Keep a session to that peer until then, even if we do not need it ourselves."""
         known = peer in self._wanted_for_others
         self._wanted_for_others[peer] = until
         if not known:
             self.refresh()
 
     def unreachable_since(self, peer: str) -> int:
-        """When we lost that peer, or began to want it."""
+        """Return when we lost that peer, or began to want it."""
         return self._sessions[peer].wanted_at
 
-    # --- Life
+    # --- Connections
 
     def start(self) -> None:
         self._started = True
@@ -208,7 +208,7 @@ class Sessions(Part):
         self._set_beat()
 
     def neighbours_changed(self) -> None:
-        """The neighbourhood has other members or addresses."""
+        """The members or addresses of the neighbourhood changed."""
         for peer in [peer for peer in self._sessions if peer not in self.neighbourhood]:
             if self._sessions[peer].established:
                 self._end(peer)
@@ -265,26 +265,24 @@ class Sessions(Part):
         self.refresh()
 
     def _refusal(self, peer: str, greeting: Greeting) -> str | None:
-        """Why there can be no session with that peer; None if there can."""
+        """Return why there can be no session with that peer; None if there can."""
         own = self.neighbourhood
         if greeting.delta != self.delta:
-            return (
-                f"{peer} has delta = {greeting.delta}, {own.name} has delta = {self.delta}: they must agree"
-            )
+            return f"{peer} has delta = {greeting.delta}, but {own.name} has delta = {self.delta}: they must agree"
         label = label_text(greeting.label)
         if has_left(self._news, peer):
             return f"{peer} has left this network"
         try:
             own.add(peer, greeting.label, greeting.address)
         except ValueError as error:
-            return f"{own.name} cannot take {peer} with label {label}: {error}"
+            return f"{own.name} cannot accept {peer} with label {label}: {error}"
         return None
 
     def on_refused(self, sender: str, message: Refused) -> None:
-        self.port.emit(Misbehaviour(sender, f"it refused the connection: {message.reason}"))
+        self.port.emit(Misbehaviour(sender, f"refused the connection: {message.reason}"))
 
     def _end(self, peer: str) -> None:
-        """Close the connection; where it is wanted it is dialled again."""
+        """Close the connection. If it is still wanted, the driver dials again."""
         session = self._sessions[peer]
         self.port.emit(SessionUnwanted(peer))
         if session.connected:
@@ -321,9 +319,9 @@ class Sessions(Part):
     # --- Wanted and active
 
     def refresh(self) -> None:
-        """Compute anew what is wanted and what is active, and say what changed.
+        """Recompute what is wanted and what is active, and report changes to the listeners.
 
-        What is told may bring further changes: these are looked at when all have been told of the first.
+        Listeners may cause further changes, which are handled after all listeners know of the first.
         """
         self._stale = True
         if self._refreshing:
@@ -356,7 +354,7 @@ class Sessions(Part):
                 listener.changed()
 
     def _nearest(self, peers: tuple[str, ...]) -> Iterator[str]:
-        """The established ones among these, and, behind each other one, the nearest established."""
+        """Yield the established ones among these and, behind each other one, the nearest established."""
         for peer in peers:
             if self.established(peer):
                 yield peer
@@ -364,7 +362,7 @@ class Sessions(Part):
                 yield from self._nearest(self.neighbourhood.behind(peer))
 
     def _refresh_wanted(self) -> list[str]:
-        """Tell the driver what is wanted; returns what no longer is."""
+        """Tell the driver what is wanted, and return what no longer is."""
         wanted = dict.fromkeys(self._reach_out(self.neighbourhood.primary))
         now = self.port.now
         self._wanted_for_others = {
@@ -418,7 +416,7 @@ class Sessions(Part):
 
     def on_timer(self, name: TimerName) -> None:
         now = self.port.now
-        if now - self._beat_due > HEARTBEAT_NS:  # we were stopped: nobody can be blamed for our silence
+        if now - self._beat_due > HEARTBEAT_NS:  # we were suspended, so the silence may be our own fault
             for session in self._sessions.values():
                 session.heard_at = max(session.heard_at, now - SUSPECT_NS)
         for peer, session in list(self._sessions.items()):

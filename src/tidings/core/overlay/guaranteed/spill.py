@@ -1,4 +1,4 @@
-"""Publications on disk: those that wait for somebody who cannot be reached (core/overlay/guaranteed/parking.py)."""
+"""The spill: parked publications on disk (core/overlay/guaranteed/parking.py)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tidings.core.store import Change, Store
 
 
 class SpillLimits:
-    """How much may wait for those who cannot be reached: entries in memory, each of some consecutive publications,
-    and bytes on disk."""
+    """Limits what may wait for unreachable subscribers: entries in memory, each of consecutive publications, and bytes
+    on disk."""
 
     __slots__ = ("entries", "size_bytes")
 
@@ -25,17 +25,17 @@ class SpillLimits:
 
 
 class Spilled(msgspec.Struct, array_like=True, frozen=True):
-    """Some consecutive publications on disk."""
+    """A row on disk: some consecutive publications."""
 
     serial: int
     origin: str
     label: tuple[int, ...]
     generation: int
     stamp: int
-    mark: int
+    log_position: int
     excluded: tuple[str, ...]
     own: bool
-    """Of one of this broker's own clients, who has been told that they are safe."""
+    """They are from one of this broker's own clients, which was told that they are safe."""
     raw: bytes
 
     def stretch(self) -> Stretch:
@@ -47,7 +47,8 @@ _decode_spilled = msgspec.msgpack.Decoder(Spilled).decode
 
 
 class Spill:
-    """`complain` is told once when the disk is full, and whenever something cannot be removed."""
+    """Writes and reads spilled publications. Calls `complain` once when the disk fills up, and whenever a removal
+    fails."""
 
     def __init__(self, broker: str, store: Store, complain: Callable[[str], None]) -> None:
         self._broker = broker
@@ -55,7 +56,7 @@ class Spill:
         self._complain = complain
         self._full = False
         self._outdated: dict[bytes, Row] = {}
-        """Rows of which something is delivered, or all."""
+        """Rows that are delivered, at least in part."""
 
     @property
     def size_bytes(self) -> int:
@@ -66,7 +67,7 @@ class Spill:
         return bool(self._outdated)
 
     def keep(self, batch: Sequence[Queued]) -> bool:
-        """Write them, and let go of them in memory; False if the disk is full: then nothing has changed."""
+        """Write these and drop them from memory. Return False, with nothing changed, if the disk is full."""
         try:
             self._store.write([("spill", _key(queued.serial), self._value(queued)) for queued in batch])
         except StoreFull as error:
@@ -90,7 +91,7 @@ class Spill:
                 message.label,
                 message.generation,
                 message.stamp,
-                queued.mark,
+                queued.log_position,
                 queued.excluded,
                 queued.flow[0] == self._broker,
                 bytes(message.stretch.raw),
@@ -98,7 +99,7 @@ class Spill:
         )
 
     def body(self, queued: Queued) -> Forward | ForwardGap:
-        """The publications, from memory or from disk."""
+        """Return the publications, from memory or from disk."""
         message = queued.message
         if message is None:
             return self._read(queued)
@@ -115,14 +116,14 @@ class Spill:
         return _narrowed(Forward(*shared, queued.excluded, spilled.stretch()), queued)
 
     def forget(self, queued: Queued) -> None:
-        """It is delivered: the next `sweep` removes it. A crash before only sends it again."""
+        """Let the next `sweep` remove a delivered entry. After a crash before that, it is only sent again."""
         row, queued.row = queued.row, None
         if row is not None:
             del row.pieces[queued.serial]
             self._outdated[row.key] = row
 
     def sweep(self) -> None:
-        """Remove what is delivered; what is left of a row gets rows of its own."""
+        """Remove what is delivered. The rest of a row is rewritten as rows of its own."""
         if not self._outdated:
             return
         outdated, self._outdated = self._outdated, {}
@@ -139,13 +140,13 @@ class Spill:
             queued.keep_in(Row(_key(queued.serial)))
 
     def reload(self) -> Iterator[tuple[Row, Spilled, Stretch]]:
-        """After a restart: what our own clients were told is safe. Of others, their brokers have it still."""
+        """After a restart, yield what our own clients were told is safe. Other clients' brokers still have theirs."""
         for key, value in self._store.read("spill"):
             try:
                 spilled = _decode_spilled(value)
                 stretch = spilled.stretch()
             except (msgspec.MsgspecError, WireError) as error:
-                raise StoreCorrupt(f"a publication in the spill does not decode: {error}") from None
+                raise StoreCorrupt(f"row {key!r} of the spill does not decode: {error}") from None
             row = Row(key)
             if spilled.own:
                 yield row, spilled, stretch
@@ -154,7 +155,7 @@ class Spill:
 
 
 def _narrowed(message: Forward, queued: Queued) -> Forward:
-    """With the publications of the entry alone."""
+    """Return the message with only the entry's publications."""
     stretch = message.stretch
     if not isinstance(stretch, Run) or (stretch.first, stretch.last) == (queued.first, queued.last):
         return message

@@ -1,11 +1,11 @@
-"""The subscription log of a broker: who wants what, in the order in which this broker came to know it.
+"""The subscription log of a broker: who wants what, in the order in which this broker learned it.
 
 A record belongs to the broker whose clients want it (its source). It is live or, once nobody wants it any more,
-a tombstone. Records are on disk before anybody hears that this broker has them. The position of a record is its
-place in this broker's log: what a publisher's broker certifies is told by positions.
+a tombstone. Records are on disk before anybody learns that this broker has them. The position of a record is its
+place in this broker's log; a publisher's broker certifies publications up to a position.
 
-A tombstone that every broker has is collected. What remains of it is its number, in ranges per source: a copy that
-was still on its way is known for what it is.
+A tombstone that every broker has is collected. Its number remains, in ranges per source, so that a late copy of the
+record is recognised.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _decode_row = msgspec.msgpack.Decoder(tuple[int, Record]).decode
 _decode_position = msgspec.msgpack.Decoder(int).decode
 _decode_ranges = msgspec.msgpack.Decoder(list[tuple[int, int]]).decode
 COLLECTED = b"\0"
-"""In front of the name of a source, where the log on disk has the numbers of its collected records."""
+"""A prefix: with the name of a source it is the key of the numbers of its collected records, in the log on disk."""
 POSITION = COLLECTED
-"""Without a name: the position of the newest record, if that was collected. It is never given to another: publishers
+"""Without a name: the position of the newest record, if that was collected. It is never reused, because publishers
 stamp with it."""
 
 
 class LogEntry:
-    """One record, and what is known of who has it."""
+    """One record, and what we know of who has it."""
 
     __slots__ = ("closed", "cover", "heard", "interest", "position", "record", "reported", "senders")
 
@@ -47,11 +47,11 @@ class LogEntry:
         self.position = position
         self.cover = Region.nothing()
         self.closed = False
-        """Nothing can be added to `cover` that anybody waits for here."""
+        """`cover` has everything that anybody waits for here."""
         self.senders: dict[str, None] = {}
         self.reported: dict[str, Region] = {}
         self.heard: dict[str, None] = {}
-        """Who has reported: they wait for nobody alive, so that we need not wait for them."""
+        """Who has reported. They wait for nobody alive, so we need not wait for them."""
 
     @property
     def id(self) -> str:
@@ -69,7 +69,7 @@ class LogEntry:
 
 
 class Destination:
-    """A broker that wants a publication, and the records that say so."""
+    """A broker that wants a publication, and the records that select it."""
 
     __slots__ = ("broker", "entries", "label", "newest")
 
@@ -84,23 +84,28 @@ Route = tuple[Destination, ...]
 
 
 def readable_interest(record: Record) -> tuple[Interest, str | None]:
-    """What a record asks for; what this version cannot read is widened, so that nothing is withheld, and said."""
+    """Return a record's interest. Widen one that this version cannot read, so that no event is withheld, and return the
+    problem, too."""
     try:
         return make_interest(record.topics, record.filter), None
     except FilterError as error:
         return make_interest(
             record.topics, None
-        ), f"its filter cannot be read here, all of its topics go: {error}"
+        ), f"cannot read the filter of record {record.id}, so routing all of its topics: {error}"
     except TopicError as error:
-        return make_interest((), None), f"its topics cannot be read here, everything goes: {error}"
+        return make_interest(
+            (), None
+        ), f"cannot read the topics of record {record.id}, so routing everything: {error}"
 
 
 class SubscriptionLog:
+    """Holds the records in memory and on disk, and computes routes from the live ones."""
+
     def __init__(self, label: Label, store: Store, matcher: Matcher) -> None:
         self.position = 0
-        """Of the newest record."""
+        """The position of the newest record."""
         self.labels: dict[str, Label] = {}
-        """Of the brokers that have or had a record."""
+        """The labels of brokers that have or had a record."""
         self._label = label
         self._store = store
         self._matcher = matcher
@@ -113,7 +118,7 @@ class SubscriptionLog:
                 self._load(key, value)
             except (msgspec.MsgspecError, UnicodeError) as error:
                 raise StoreCorrupt(
-                    f"the record {key!r} of the subscription log does not decode: {error}"
+                    f"record {key!r} of the subscription log does not decode: {error}"
                 ) from None
 
     def _load(self, key: bytes, value: bytes) -> None:
@@ -143,7 +148,7 @@ class SubscriptionLog:
         return [entry.id for entry in self._entries.values() if entry.dead is dead]
 
     def take(self, records: Sequence[Record]) -> list[LogEntry]:
-        """Add the records that are news: unknown ones, and the ends of live ones. On disk when it returns."""
+        """Store the records that are news, unknown ones and tombstones of live ones, on disk. Return their entries."""
         news: dict[str, Record] = {}
         for record in records:
             if self.is_collected(record.id):
@@ -170,28 +175,32 @@ class SubscriptionLog:
         return [self._insert(record, positions[record.id]) for record in news.values()]
 
     def is_collected(self, record_id: str) -> bool:
-        """Did everybody have its tombstone, so that it was forgotten?"""
+        """Return True if every broker had its tombstone, and it was collected."""
         source, number = _split(record_id)
         collected = self._collected.get(source)
         return collected is not None and number in collected
 
     def collect(self, record_ids: Sequence[str]) -> list[str]:
-        """Forget these, whose tombstones everybody has; those that were not collected before."""
-        news = [known for known in record_ids if not self.is_collected(known) and _split(known)[1] >= 0]
+        """Collect these, whose tombstones everybody has. Return those that were not collected before."""
+        news = [
+            record_id
+            for record_id in record_ids
+            if not self.is_collected(record_id) and _split(record_id)[1] >= 0
+        ]
         changes: list[Change] = []
-        for known in news:
-            source, number = _split(known)
+        for record_id in news:
+            source, number = _split(record_id)
             ranges = self._collected.setdefault(source, RangeSet())
             ranges.add(number)
-            changes.append(("log", known.encode(), None))
-            if known in self._entries and self._entries[known].position == self.position:
+            changes.append(("log", record_id.encode(), None))
+            if record_id in self._entries and self._entries[record_id].position == self.position:
                 changes.append(("log", POSITION, _encode(self.position)))
             changes.append(("log", COLLECTED + source.encode(), _encode(list(ranges))))
         if changes:
             self._store.write(changes)
             self._routes.clear()
-        for known in news:
-            entry = self._entries.pop(known, None)
+        for record_id in news:
+            entry = self._entries.pop(record_id, None)
             if entry is not None and not entry.dead:
                 self._remove_from_table(entry)
         return news
@@ -228,9 +237,9 @@ class SubscriptionLog:
     def routes(
         self, stretch: Stretch, origin: Label, complain: Callable[[WireError], None]
     ) -> list[tuple[Stretch, Route]]:
-        """Who behind this broker, as seen from the publisher's, wants these publications, cut where that changes.
+        """Find who behind this broker, as seen from the publisher's, wants these publications; cut where that changes.
 
-        One that does not decode is left out, and `complain` told.
+        A publication that does not decode is dropped and reported to `complain`.
         """
         found: list[tuple[Stretch, Route]] = []
         known = stretch.selection_token is self._matcher.token
@@ -240,7 +249,7 @@ class SubscriptionLog:
         return found
 
     def route(self, stretch: Stretch, origin: Label) -> Route:
-        """Who wants any of these publications, which all had one route when they were taken."""
+        """Return who wants any of these publications, which all had one route when they were taken."""
         selections = {part.selection: None for part in self._matcher.parts(stretch, lambda error: None)}
         if len(selections) == 1:
             return self._route(next(iter(selections)), origin)
@@ -273,6 +282,6 @@ class SubscriptionLog:
 
 
 def _split(record_id: str) -> tuple[str, int]:
-    """The source and the number of a record; the number is -1 where an id is not of our making."""
+    """Return the source and the number of a record; the number is -1 if the id has another form than ours."""
     source, _, number = record_id.rpartition("/")
     return source, int(number) if number.isascii() and number.isdigit() and len(number) < 19 else -1

@@ -1,12 +1,12 @@
-"""How brokers come to have the same subscription log, and how a source learns who has its record.
+"""Keeps the subscription logs of all brokers equal, and tells a record's source who has it.
 
-Records are flooded over all sessions. A session that becomes active is synchronised first: ACTIVATE lists what
-the sender has, the answer brings what it lacks and asks for what it has more; only then is the session ready for
-publications.
+Records are flooded over all sessions. A session that becomes active is synchronised first: ACTIVATE lists what the
+sender has, and the answer brings what the sender lacks and requests what the receiver lacks. Only then is the session
+ready for publications.
 
-Coverage: each broker claims its own place once it has a record on disk and its publishers stamp accordingly.
-Claims flow towards the record's source, merged on the way; they only grow, so what is uncovered only shrinks.
-A broker reports when it waits for no live session any more, and again whenever it learns more.
+Coverage: each broker claims its own place once it has a record on disk and its publishers stamp accordingly. Claims
+flow towards the record's source and are merged on the way. They only grow, so the uncovered part only shrinks. A
+broker reports once it waits for no live session any more, and again whenever it learns more.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from tidings.core.overlay.labels import Label, label_text, on_path, step
 IDS_PER_MESSAGE = 1_024
 RECORDS_BYTES = 48 * 1024
 RECOVERY_PATIENCE_NS = 10_000_000_000
-"""If all neighbours have lost their logs too, and this long nobody turned up who has not, the logs are gone."""
+"""If all neighbours have lost their logs, too, give up after this long: the logs are gone."""
 
 
 class Exchange:
-    """What passed between this broker and one peer on the present connection."""
+    """What this broker and one peer have exchanged on the present connection."""
 
     __slots__ = ("lacking", "listed", "listed_dead", "offered", "ready", "recovering")
 
@@ -47,9 +47,9 @@ class Exchange:
         self.offered = False
         """We sent our list."""
         self.ready = False
-        """The peer has what we had: publications may go."""
+        """The peer has the records that we listed: publications may be sent."""
         self.lacking: dict[str, None] | None = None
-        """What we have and the peer did not say that it has; None until it sent its list."""
+        """Records that we have and the peer may lack; None until it sent its list."""
         self.listed: set[str] = set()
         self.listed_dead: set[str] = set()
         self.recovering = True
@@ -60,13 +60,13 @@ class Exchange:
 
 
 class SubscriptionListener:
-    """What parts above the subscriptions hear of them; each does nothing unless a part says otherwise."""
+    """Callbacks for the parts above the subscriptions. They do nothing by default."""
 
     def ready(self, peer: str) -> None:
         """The session is synchronised."""
 
     def progressed(self, entry: LogEntry) -> None:
-        """One of our own records is known to more brokers, and nobody alive is waited for."""
+        """More brokers know one of our own records, and we wait for nobody alive."""
 
     def records_changed(self, entries: Sequence[LogEntry]) -> None: ...
 
@@ -75,7 +75,7 @@ class SubscriptionListener:
 
 
 class PublisherStamps:
-    """Up to which position of the log each publisher of this broker stamps what it publishes, as far as is known."""
+    """The position of the log that each publisher of this broker is known to stamp with."""
 
     def __init__(self) -> None:
         self._positions: dict[str, int] = {}
@@ -87,7 +87,7 @@ class PublisherStamps:
         self._positions.pop(publisher, None)
 
     def lowest(self, position: int) -> int:
-        """The position that all stamp with, or a later one; the log's own if nobody publishes."""
+        """Return the lowest position that any publisher stamps with; `position` if nobody publishes."""
         return min(self._positions.values(), default=position)
 
 
@@ -116,7 +116,7 @@ class Subscriptions(Part, SessionListener):
         self.log = log
         self.recovering = recovering
         self.listeners: list[SubscriptionListener] = []
-        """Told in their order."""
+        """Called in this order."""
         self._stamps = stamps
         self._sessions = sessions
         sessions.listeners.append(self)
@@ -152,14 +152,14 @@ class Subscriptions(Part, SessionListener):
         else:
             self.port.set_timer((self.name, "recovery"), self.port.now + RECOVERY_PATIENCE_NS)
 
-    # --- What our own clients want
+    # --- Records of our own clients
 
     def next_own_id(self) -> str:
         self._own_number += 1
         return f"{self.port.node}/{self._incarnation}/{self._own_number}"
 
     def add_own(self, record_id: str, interest: Interest) -> LogEntry:
-        """A new record of this broker, on disk and on its way."""
+        """Write a new record of this broker to disk, and send it to the others."""
         own = self._sessions.neighbourhood
         topics = tuple(topic.text for topic in interest.topics)
         record = Record(record_id, own.name, own.label, topics, interest.sql)
@@ -168,18 +168,18 @@ class Subscriptions(Part, SessionListener):
         return entry
 
     def end_own(self, entry: LogEntry) -> None:
-        """Nobody here wants it any more."""
+        """Replace a record that nobody here wants any more by its tombstone."""
         record = entry.record
         tombstone = Record(record.id, record.broker, record.label, (), None, True)
         news = self.log.take([tombstone])
         self._spread(news, None)
 
     def is_settled(self, entry: LogEntry) -> bool:
-        """Nobody alive is waited for: who does not know it yet cannot be reached."""
+        """Return True if we wait for nobody alive: brokers that do not know the record yet are unreachable."""
         return bool(entry.cover) and not self._waits_for_peers(entry, None)
 
     def uncovered(self, entry: LogEntry, limit: int) -> list[str]:
-        """Who does not know it yet, for people: names where we know them."""
+        """Describe the brokers that do not know the record yet, by name where we know it."""
         names = {
             label_text(self._sessions.neighbourhood.label_of(peer)): peer
             for peer in self._sessions.neighbourhood
@@ -194,7 +194,7 @@ class Subscriptions(Part, SessionListener):
         return exchange is not None and exchange.ready
 
     def peer_lacks(self, peer: str) -> dict[str, None] | None:
-        """The records that the peer may not have; None if it never said what it has."""
+        """Return the records that the peer may lack; None if it never listed what it has."""
         exchange = self._exchanges.get(peer)
         return None if exchange is None else exchange.lacking
 
@@ -217,12 +217,12 @@ class Subscriptions(Part, SessionListener):
         self._exchanges.pop(peer, None)
 
     def changed(self) -> None:
-        """Other sessions are established or active: who waited for them waits no more."""
+        """Report again: records may no longer wait for sessions that changed."""
         for entry in list(self._open.values()):
             self._report(entry)
 
     def neighbours_changed(self) -> None:
-        """Our own place includes that of neighbours who left."""
+        """Extend our claims, because our own place includes the places of neighbours that left."""
         if self.recovering:
             return
         own, stamped = self._own_region(), self._stamps.lowest(self.log.position)
@@ -251,11 +251,11 @@ class Subscriptions(Part, SessionListener):
         ]
         exchange.lacking = {entry.id: None for entry in lacking}
         self._send_records(sender, lacking)
-        needed = [known for known in live if known not in self.log]
-        for known in dead:
-            entry = self.log.get(known)
+        needed = [record_id for record_id in live if record_id not in self.log]
+        for record_id in dead:
+            entry = self.log.get(record_id)
             if entry is None or not entry.dead:
-                needed.append(known)
+                needed.append(record_id)
         collected = sorted(filter(self.log.is_collected, needed))
         for part in _parts(collected):
             self.port.send(sender, Collect(tuple(part)))
@@ -322,23 +322,23 @@ class Subscriptions(Part, SessionListener):
         self._spread(news, sender)
         fresh = {entry.id for entry in news}
         for record in message.records:
-            known = self.log.get(record.id)
-            if known is not None and known.id not in fresh:
-                self._report(known)
+            entry = self.log.get(record.id)
+            if entry is not None and entry.id not in fresh:
+                self._report(entry)
 
     def on_records_taken(self, sender: str, message: RecordsTaken) -> None:
         exchange = self._exchanges.get(sender)
         if exchange is None or exchange.lacking is None:
             return
-        for known in message.dead:
-            exchange.lacking.pop(known, None)
-        for known in message.ids:
-            entry = self.log.get(known)
+        for record_id in message.dead:
+            exchange.lacking.pop(record_id, None)
+        for record_id in message.ids:
+            entry = self.log.get(record_id)
             if entry is None or not entry.dead:
-                exchange.lacking.pop(known, None)
+                exchange.lacking.pop(record_id, None)
 
     def _spread(self, news: Sequence[LogEntry], source: str | None) -> None:
-        """New records: on to everybody else, and into the accounts of who has what."""
+        """Send new records to all other peers, and note who may lack them."""
         if not news:
             return
         for listener in self.listeners:
@@ -370,7 +370,7 @@ class Subscriptions(Part, SessionListener):
     # --- Coverage
 
     def claim(self) -> None:
-        """Claim our own place for the records that our publishers stamp by now."""
+        """Claim our own place for the records that all our publishers' stamps now include."""
         if self.recovering:
             return
         stamped = self._stamps.lowest(self.log.position)
@@ -384,7 +384,7 @@ class Subscriptions(Part, SessionListener):
                 self._add_cover(entry, own)
 
     def _own_region(self) -> Region:
-        """This broker, and whoever may join below it: everything but the branches of its neighbours."""
+        """Return this broker and whoever may join below it: everything except its neighbours' branches."""
         neighbourhood = self._sessions.neighbourhood
         region = Region.everything()
         for peer in neighbourhood.primary:
@@ -395,10 +395,10 @@ class Subscriptions(Part, SessionListener):
         try:
             region = _from_wire(message.region)
         except ValueError as error:
-            self.port.emit(Misbehaviour(sender, f"it reports a region that is none: {error}"))
+            self.port.emit(Misbehaviour(sender, f"reports an invalid region: {error}"))
             return
-        for known in message.ids:
-            entry = self.log.get(known)
+        for record_id in message.ids:
+            entry = self.log.get(record_id)
             if entry is not None and entry.dead == message.dead:
                 self._hear(sender, entry, region)
 
@@ -466,7 +466,7 @@ class Subscriptions(Part, SessionListener):
         )
 
     def _waits_for_peers(self, entry: LogEntry, target: str | None) -> bool:
-        """Is there a live session away from the source that has not reported, and whose branch nobody has whole?"""
+        """Return True if a live session away from the source has not reported, and its branch is not fully covered."""
         own = self._sessions.neighbourhood
         source = entry.record.label
         for peer in self._sessions.active:
@@ -480,7 +480,7 @@ class Subscriptions(Part, SessionListener):
         return False
 
     def _report_all(self, peer: str) -> None:
-        """A new connection: what was reported on an earlier one may have been lost."""
+        """Repeat all reports on a new connection: those on an earlier one may have been lost."""
         groups: dict[tuple[bool, Region], list[str]] = {}
         for entry in self.log:
             entry.reported.pop(peer, None)
@@ -498,18 +498,18 @@ class Subscriptions(Part, SessionListener):
 
     def _collect(self, record_ids: Sequence[str], source: str | None) -> None:
         gone = self.log.collect(record_ids)
-        for known in gone:
-            self._open.pop(known, None)
+        for record_id in gone:
+            self._open.pop(record_id, None)
         for peer, exchange in self._exchanges.items():
             if exchange.lacking is not None:
-                for known in gone:
-                    exchange.lacking.pop(known, None)
+                for record_id in gone:
+                    exchange.lacking.pop(record_id, None)
             if peer != source and exchange.linked:
                 for part in _parts(gone):
                     self.port.send(peer, Collect(tuple(part)))
 
 
-# Few regions are asked for again and again, for one record after the other.
+# Cached: the same few regions come up for one record after another.
 
 
 @lru_cache(maxsize=16_384)
