@@ -1,13 +1,13 @@
-"""What an event costs an archive: appending, sealing, reading; and how far that is from SQLite alone.
+"""Measures what an event costs an archive: appending, sealing, reading; and how that compares with SQLite alone.
 
     python benchmarks/archive.py [--quick] [--json]
 
-Events have 5 attributes and a payload of 128 B, and come in runs, as a recorder gets them, 1,024 to a commit. Figures
-are microseconds of processor time per event, of the quickest of a few repetitions, all in one process. The limit that
-appending is compared with is SQLite with the same settings that gets the same bytes, 64 KiB to a row, and neither looks
-at them nor keeps a checksum.
+Events have 5 attributes and a payload of 128 B, and come in runs, as a recorder gets them, 1,024 per commit. Figures
+are microseconds of processor time per event, from the fastest of a few repetitions, all in one process. Appending is
+compared with a lower bound: SQLite with the same settings that stores the same bytes, 64 KiB per row, without looking
+at them or keeping a checksum.
 
-The whole way, with a broker and a publisher, is the workload `archive` of benchmarks/live.py.
+The workload `archive` of benchmarks/live.py measures the whole path, with a broker and a publisher.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def make_runs(events: int) -> list[Stretch]:
 
 
 def batched(came: list[Arrival | Event]) -> Batches:
-    """As many as a broker's window lets come at once."""
+    """Group arrivals into as many as a broker's window allows at once."""
     batches: Batches = [[]]
     waiting = 0
     for one in came:
@@ -84,7 +84,7 @@ def processor_time(work: Callable[[], object]) -> float:
 
 
 def fill_sqlite(path: Path, runs: list[Stretch]) -> None:
-    """Blobs of the events' size, in commits of the same number."""
+    """Write blobs of the events' size, with the same number of commits."""
     size_bytes = sum(run.size_bytes for run in runs)
     commits = max(1, sum(run.count for run in runs) // COMMIT_EVENTS)
     left = size_bytes // commits
@@ -110,14 +110,14 @@ def read(reader: ArchiveReader, columns: list[str] | None = None) -> None:
 
 
 def measure(runs: list[Stretch]) -> Figures:
-    """One repetition; microseconds per event."""
+    """Run one repetition, and return microseconds per event."""
     with tempfile.TemporaryDirectory(prefix="archive-", dir=".") as directory:
         spent = spend(Path(directory), runs)
     return {name: 1e6 * seconds / sum(run.count for run in runs) for name, seconds in spent.items()}
 
 
 def spend(directory: Path, runs: list[Stretch]) -> Figures:
-    """Seconds."""
+    """Run one repetition, and return seconds."""
     arrivals: list[Arrival | Event] = [Arrival(run) for run in runs]
     apart: list[Arrival | Event] = [
         event for run in runs for event in Arrival(run).events(print) if event is not None
@@ -138,8 +138,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="fewer events, one repetition")
+    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
     options = parser.parse_args()
     events = EVENTS // (QUICK_SHARE if options.quick else 1)
     measure(make_runs(WARM_UP_EVENTS))

@@ -1,10 +1,10 @@
-"""What an audit of a large trace costs: CPU seconds and memory of all its processes, by number of deliveries.
+"""Measures what an audit of a large trace costs: CPU seconds and memory of all its processes, by number of deliveries.
 
     python benchmarks/audit.py [--rows 1e6 1e7] [--engine local spark] [--broken] [--json]
 
-Traces are generated: 100 subscribers, half of them publishers as well, each on half of 20 topics, in total or causal
+Traces are generated: 100 subscribers, half of them also publishers, each on half of 20 topics, in total or causal
 order; events are shown in one order that is not that of publication. So every check has work to do: exactly once, total
-order, causal order, and all metrics. `--broken` shows one subscriber two neighbouring events the other way round, and
+order, causal order, and all metrics. `--broken` shows one subscriber two neighbouring events in the wrong order, and
 drops one event.
 """
 
@@ -42,7 +42,7 @@ FLAGS = {"local": ["--here"], "spark": ["--master", default_master()]}
 
 
 def generate(directory: Path, rows: int, *, broken: bool = False) -> int:
-    """A trace with about this many deliveries; returns how many."""
+    """Write a trace with about this many deliveries, and return how many."""
     directory.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(1)
     events = rows * 2 // SUBSCRIBERS
@@ -131,7 +131,7 @@ def _write_delivered(
 
 
 def _break(position: Any, event: Any, subscriber: Any) -> tuple[Any, Any, Any]:
-    """Subscriber 0 sees its fourth event before its third, and not its last one of this block."""
+    """Show subscriber 0 its fourth event before its third, and drop its last one of this block."""
     mine = np.flatnonzero(subscriber == 0)
     event[mine[2]], event[mine[3]] = event[mine[3]], event[mine[2]]
     return tuple(np.delete(column, mine[-1]) for column in (position, event, subscriber))
@@ -142,7 +142,7 @@ def _write(directory: Path, name: str, table: Any) -> None:
 
 
 def measure(command: list[str]) -> dict[str, Any]:
-    """Runs it; CPU seconds and the highest memory of it and all that it starts, as seen ten times a second."""
+    """Run a command, and return CPU seconds and peak memory of its process tree, sampled ten times a second."""
     started = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     cpu: dict[int, float] = {}
@@ -177,7 +177,7 @@ def _tree(root: int) -> Iterator[tuple[int, tuple[float, int]]]:
         while above not in (0, root):
             above = parents.get(above, 0)
         if above == root:
-            # Its own time alone: its children are counted by themselves while they run.
+            # Its own time only: its children are counted on their own while they run.
             yield number, ((int(fields[11]) + int(fields[12])) / TICKS, int(fields[21]) * PAGE_BYTES)
 
 
@@ -188,10 +188,10 @@ def cells(rows: int, engine: str, found: dict[str, Any]) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=float, nargs="+", default=[1e6, 1e7])
-    parser.add_argument("--broken", action="store_true")
-    parser.add_argument("--engine", nargs="+", choices=list(FLAGS), default=list(FLAGS))
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--rows", type=float, nargs="+", default=[1e6, 1e7], help="deliveries of the traces")
+    parser.add_argument("--broken", action="store_true", help="violate the guarantees")
+    parser.add_argument("--engine", nargs="+", choices=list(FLAGS), default=list(FLAGS), help="what to run")
+    parser.add_argument("--json", action="store_true", help="print the numbers as JSON lines")
     options = parser.parse_args()
     table = Table(
         *("deliveries", "engine", "wall s", "CPU s", "peak GB", "CPU s per million", "exit code"),

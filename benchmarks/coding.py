@@ -1,11 +1,11 @@
-"""How fast events are coded and decoded: tidings, numba, galois (recovery.md, Coding).
+"""Measures how fast events are coded and decoded: tidings, numba, galois (docs/internals/epidemic.md).
 
     python benchmarks/coding.py [--quick] [--json]
 
-A generation is 16 blocks of 1,472 bytes. Encoding makes 16 combinations of them; decoding gets the blocks back
-from these, with all that the coefficients need. tidings decodes with the Decoder that brokers use, which
-eliminates as blocks arrive; numba's matrix is inverted by tidings. Rates are of one core, in processor time. Each
-contender is first checked against the blocks.
+A generation is 16 blocks of 1,472 bytes. Encoding makes 16 combinations of them; decoding recovers the blocks from
+these, including the work on the coefficients. tidings decodes with the Decoder that brokers use, which eliminates as
+blocks arrive; numba's matrix is inverted by tidings. Rates are of one core, in processor time. Each contender's result
+is first checked against the blocks.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ SLICES = 5
 
 Rows = list[bytes]
 Code = Callable[[Rows, Rows], Rows]
-"""Coefficients and rows to rows"""
+"""Maps coefficients and rows to rows."""
 
 
 def seconds_each(work: Callable[[], object], seconds: float) -> float:
-    """Processor time of one call: of the quickest of a few slices, which other work disturbed least."""
+    """Return the processor time of one call, from the fastest of a few slices, which other work disturbed least."""
     work()
     best = float("inf")
     for _ in range(SLICES):
@@ -55,7 +55,7 @@ def seconds_each(work: Callable[[], object], seconds: float) -> float:
 
 
 def decode(matrix: Rows, coded: Rows) -> Rows:
-    """As a broker does it."""
+    """Decode as a broker does."""
     decoder = Decoder(len(matrix), len(coded[0]))
     for vector, data in zip(matrix, coded, strict=True):
         decoder.add_coded(vector, data)
@@ -102,7 +102,7 @@ def array(rows: Rows) -> Any:
 
 
 def contenders() -> dict[str, tuple[Code, Code] | None]:
-    """Encoding and decoding by each; None for one that is not installed."""
+    """Return how each encodes and decodes; None for one that is not installed."""
     found: dict[str, tuple[Code, Code] | None] = {"tidings": (combine_many, decode)}
     for name, make in (("numba", numba_contender), ("galois", galois_contender)):
         try:
@@ -113,7 +113,7 @@ def contenders() -> dict[str, tuple[Code, Code] | None]:
 
 
 def independent(random: Random) -> Rows:
-    """The coefficients of as many combinations as there are blocks."""
+    """Return the coefficients of as many independent combinations as there are blocks."""
     decoder, matrix = Decoder(SIZE, 1), list[bytes]()
     while not decoder.complete:
         vector = random.randbytes(SIZE)
@@ -123,18 +123,18 @@ def independent(random: Random) -> Rows:
 
 
 def measure(encoder: Code, decoder: Code, seconds: float) -> dict[str, float]:
-    """MB/s of the payload."""
+    """Return MB/s of the payload."""
     random = Random(1)
     blocks, matrix = [random.randbytes(BLOCK_BYTES) for _ in range(SIZE)], independent(random)
     coded = encoder(matrix, blocks)
     if decoder(matrix, coded) != blocks:
-        sys.exit("what was decoded is not what was encoded")
+        sys.exit("the decoded blocks differ from the encoded ones")
     work = {"encode": lambda: encoder(matrix, blocks), "decode": lambda: decoder(matrix, coded)}
     return {name: GENERATION_BYTES / seconds_each(run, seconds) / 1e6 for name, run in work.items()}
 
 
 def measure_events(seconds: float) -> dict[str, float]:
-    """Microseconds for an event of one generation, from and to its fragments."""
+    """Return microseconds per event of one generation, for cutting it into fragments and for assembling it."""
     random = Random(2)
     publication = make_publication("source", 1, 1, "/a/b", {"x": 1}, random.randbytes(GENERATION_BYTES), 1)
     carried = Carried("origin", ((b"12345678", 1, 1),), (), "", publication)

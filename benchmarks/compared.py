@@ -6,10 +6,8 @@ from typing import Any
 
 
 def compared(name: str) -> Any:
-    """The package, or a line that says how to get it."""
+    """Import a package, or exit with a line that says how to install it."""
     try:
         return import_module(name)
     except ImportError:
-        sys.exit(
-            f"{name} is not installed: `make bench` installs it, or pip install -r benchmarks/requirements.txt"
-        )
+        sys.exit(f"{name} is not installed: run `make bench`, or pip install -r benchmarks/requirements.txt")

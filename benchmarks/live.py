@@ -1,4 +1,4 @@
-"""The live path, against NATS core, JetStream, Redis Streams and Mosquitto: rates, CPU per event, latencies, memory.
+"""Measures the live path against NATS core, JetStream, Redis Streams and Mosquitto: rates, CPU, latencies, memory.
 
 python benchmarks/live.py [--quick] [--repeat N] [--only NAME]... [--json] [--figure FILE]
 """

@@ -1,11 +1,11 @@
-"""How fast events are matched: the match index, a linear scan, and the plain candidates (matching.md).
+"""Measures how fast events are matched: the match index, a linear scan, and simple candidates.
 
     python benchmarks/matching.py [--quick] [--json] [--sizes 10000,100000] [--selectivities 0.0001]
 
 Each contender is first checked against the others on a sample. Rates are of one core, in processor time, so that other
-work on the machine disturbs them less; other guests of the same processor still slow down whole stretches, and so a
-rate is the median of several, and for the index the best stretch is told, too. Memory is what the index's bitmaps
-reserve.
+work on the machine disturbs them less. Other guests of the same processor can still slow down whole stretches, so a
+rate is the median of several stretches, and for the index the best stretch is shown, too. Memory is what the index's
+bitmaps reserve.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ INDEX = "MatchIndex"
 
 
 CLOCK_EVERY = 50
-"""Reading the clock for every event would cost a noticeable part of the fastest contenders' time."""
+"""Reading the clock for every event would distort the rates of the fastest contenders."""
 
 
 def stretch_rates(match: Callable[[Any], list[int]], events: list[Any], stretches: int) -> list[float]:
-    """Events per second of processor time in each stretch, the slowest first; the first events are not counted."""
+    """Return events per second of processor time in each stretch, slowest first, after a warm-up."""
     for event in events[:20]:
         match(event)
     return sorted(rate_per_second(match, events, SECONDS_PER_STRETCH) for _ in range(stretches))
@@ -62,7 +62,7 @@ def rate_per_second(match: Callable[[Any], list[int]], events: list[Any], second
 
 
 def measure(size: int, selectivity: float, stretches: int) -> dict[str, Any]:
-    """All contenders on one workload."""
+    """Measure all contenders on one workload."""
     workload = make_workload(size, selectivity, events=1_000)
     patterns = workload.patterns()
     index: MatchIndex[int] = MatchIndex()
@@ -100,7 +100,7 @@ def measure(size: int, selectivity: float, stretches: int) -> dict[str, Any]:
 
 
 def with_keys(match: Callable[[list[int]], list[int]], keys: list[int]) -> Callable[[list[int]], list[int]]:
-    """A candidate that answers with keys, as the index does: touching so many objects is not free."""
+    """Make a candidate return keys, as the index does: touching so many objects is not free."""
     return lambda codes: list(map(keys.__getitem__, match(codes)))
 
 
@@ -117,7 +117,7 @@ def verify(name: str, found: list[list[int]], expected: list[list[int]]) -> None
 
 
 def change_us(index: MatchIndex[int], patterns: list[Any]) -> dict[str, float]:
-    """Microseconds of one removal and of one insertion into the full index."""
+    """Return microseconds per removal from and per insertion into the full index."""
     chosen = np.random.default_rng(3).permutation(len(patterns))[:CHANGES].tolist()
     spent = {}
     for name, change in (("remove", index.remove), ("insert", lambda key: index.add(key, patterns[key]))):

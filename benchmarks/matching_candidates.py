@@ -1,7 +1,7 @@
-"""The plain candidates that the match index is measured against; each over closed intervals of integer codes.
+"""The simple candidates that the match index is measured against, each over closed intervals of integer codes.
 
-Each is the textbook form of one idea, built once for a fixed set of conjunctions: no insertion, no removal, no
-kinds, no NULL. `match(codes)` gives the numbers of the conjunctions that hold for one event.
+Each is the textbook form of one idea, built once for a fixed set of conjunctions: no insertion, no removal, no kinds,
+no NULL. `match(codes)` returns the numbers of the conjunctions that hold for one event.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ numba = compared("numba")
 BitMap = compared("pyroaring").BitMap
 
 CHECKPOINTS = 64
-"""Bounds on one attribute are kept as so many cumulative bitmaps, and a sorted rest between two of them."""
+"""Bounds on one attribute are kept as this many cumulative bitmaps, and a sorted rest between two of them."""
 
 Conjunctions = list[tuple[Interval, ...]]
 
 
 def bound_lists(conjunctions: Conjunctions) -> tuple[list, list, list]:
-    """By attribute: equalities by code, and lower and upper bounds as sorted arrays of codes and numbers."""
+    """Return by attribute: equalities by code, and lower and upper bounds as sorted arrays of codes and numbers."""
     equal = [defaultdict(list) for _ in ATTRIBUTES]
     lows: list[list[tuple[int, int]]] = [[] for _ in ATTRIBUTES]
     highs: list[list[tuple[int, int]]] = [[] for _ in ATTRIBUTES]
@@ -42,7 +42,7 @@ def _sorted(pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Counting:
-    """Count the satisfied predicates of each conjunction with bincount; equality counts as two bounds."""
+    """Counts the satisfied predicates of each conjunction with bincount; equality counts as two bounds."""
 
     def __init__(self, conjunctions: Conjunctions) -> None:
         equal, self.lows, self.highs = bound_lists(conjunctions)
@@ -63,7 +63,8 @@ class Counting:
 
 
 class Roaring:
-    """A roaring bitmap per equality and per checkpoint of the bounds; intersect what each attribute allows."""
+    """Keeps a roaring bitmap per equality and per checkpoint of the bounds, and intersects what each attribute
+    allows."""
 
     def __init__(self, conjunctions: Conjunctions) -> None:
         everyone = BitMap(range(len(conjunctions)))
@@ -98,7 +99,7 @@ def _union(bitmaps: dict[int, list[int]]) -> BitMap:
 
 
 class _Cumulative:
-    """For sorted codes: who is at or below a code, plus who is free of this bound."""
+    """For sorted codes: the conjunctions at or below a code, plus those without this bound."""
 
     def __init__(self, codes: np.ndarray, numbers: np.ndarray, free: BitMap) -> None:
         self.codes, self.numbers = codes, numbers
@@ -114,7 +115,7 @@ class _Cumulative:
 
 
 class Bitsets:
-    """The same with plain bitsets, intersected from the most selective on."""
+    """The same with plain bitsets, intersected starting from the most selective."""
 
     def __init__(self, conjunctions: Conjunctions) -> None:
         self.size = len(conjunctions)
@@ -182,7 +183,7 @@ def _packed(flags: np.ndarray) -> np.ndarray:
 
 
 class AccessPredicates:
-    """Conjunctions hang on their first equality; candidates are checked one by one in compiled code."""
+    """Files conjunctions under one of their equalities, and checks candidates one by one in compiled code."""
 
     def __init__(self, conjunctions: Conjunctions) -> None:
         hung: dict[tuple[int, int], list[int]] = defaultdict(list)

@@ -1,8 +1,8 @@
 """The workload of the matching benchmark: events of 8 attributes, conjunctions of 2-4 predicates.
 
-Three attributes are categories (asked for with =), four are numbers (<, >, ranges), one is a text (prefixes).
-A conjunction has at least one predicate on a number, whose width is set so that the conjunction matches the
-wanted share of all events. Everything is drawn from one seed.
+Three attributes are categories (tested with =), four are numbers (<, >, ranges), one is text (prefixes). A conjunction
+has at least one predicate on a number, whose width is set so that the conjunction matches the wanted share of all
+events. Everything is drawn from one seed.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Interval = tuple[int, int, int]
 
 @dataclass
 class Workload:
-    """Conjunctions twice: as patterns, and as intervals over codes for the candidates."""
+    """The conjunctions, both as patterns and as intervals over codes for the candidates."""
 
     intervals: list[tuple[Interval, ...]]
     events: list[dict[str, Scalar]]
     codes: np.ndarray
-    """Event by attribute: the value, or its rank among all values of a category or text."""
+    """[event, attribute]: the value, or its rank among all values of a category or text."""
 
     def patterns(self) -> list[Pattern]:
         return [Pattern((_conjunct(parts),)) for parts in self.intervals]
@@ -51,7 +51,7 @@ def make_workload(size: int, selectivity: float, events: int, seed: int = 1) -> 
 
 
 def category_sizes(selectivity: float) -> tuple[int, int, int]:
-    """How many values the categories have: few where many filters are to match."""
+    """Return how many values the categories have: few where many filters should match."""
     return (4, 8, 16) if selectivity >= 0.001 else (10, 40, 160)
 
 

@@ -1,13 +1,13 @@
-"""Total order on loopback: timestamps per second of sequencer processes, and what ordering adds to latency.
+"""Measures total order on loopback: timestamps per second of sequencer processes, and the latency that ordering adds.
 
     python benchmarks/ordering_live.py [--only stamps,latency] [--seconds 5] [--json]
 
 - stamps: one sequencer process, and five in a chain, each with its data on disk; two processes ask for numbers, in
   batches of 64 events or one by one. Every pair of topics (eight per server) is in a group. The rate is what
-  publishers got per second of wall time; beside it, per CPU second of the busiest sequencer, its start-up included: on
+  publishers got per second of wall time; beside it, per CPU second of the busiest sequencer, including its start: on
   two cores publishers and sequencers take turns.
-- latency: one broker, a publisher and a subscriber in one process, events offered at 1,000, 5,000 and 10,000 per
-  second, unordered and with total order (a sequencer process more): from `publish` to the subscriber's stream.
+- latency: one broker, with a publisher and a subscriber in one process; events are offered at 1,000, 5,000 and 10,000
+  per second, unordered and in total order (with a sequencer process): from `publish` to the subscriber's stream.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ async def sequencer_process(servers: int, number: int, ports: list[int], data: s
 class Load:
     """Asks for numbers as fast as it gets them; events count as published at once.
 
-    It drives the publisher itself, not the module around it: what is measured is the sequencer.
+    It drives the publisher itself, not the module around it, to measure the sequencer alone.
     """
 
     def __init__(self, name: str, port: int, *, batch: int) -> None:
@@ -92,7 +92,7 @@ class Load:
             self._joined.set()
 
     async def run(self, seconds: float) -> float:
-        """Stamps per second, after a second of warming up."""
+        """Return stamps per second, after a second of warm-up."""
         await self.connection.open(10)
         module = self.connection.module
         topics = module.layout.chain.topics
@@ -117,7 +117,7 @@ class Load:
 
 
 async def load_process(name: str, port: int, batch: int, seconds: float) -> None:
-    # Two subscribers of everything make every pair of topics a group.
+    # Two subscribers to everything make every pair of topics a group.
     rate = await Load(name, port, batch=batch).run(seconds)
     print(json.dumps({"rate": rate}), flush=True)
 
@@ -131,7 +131,7 @@ def line_of(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     line = process.stdout.readline().strip()
     if not line:
-        raise SystemExit(f"a process of the benchmark ended: {process.args!r}")
+        raise SystemExit(f"a benchmark process ended unexpectedly: {process.args!r}")
     return line
 
 
@@ -232,7 +232,7 @@ def latency_rows(seconds: float) -> list[dict[str, Any]]:
     for mode in ("best-effort", "guaranteed"):
         for order in ("none", "total"):
             with tempfile.TemporaryDirectory() as data:
-                # Threshold 1, since best effort may lose: the layout of one topic is the same in both.
+                # Threshold 1, since best effort may lose events: the layout of one topic is the same in both.
                 processes = []
                 if order != "none":
                     processes.append(spawn("sequencer-causal", 1, 0, port, data))
@@ -283,9 +283,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", default="stamps,latency")
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--only", default="stamps,latency", help="run only these sections")
+    parser.add_argument("--seconds", type=float, default=5.0, help="duration of each measurement")
+    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
     parser.add_argument("--process", nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.process:

@@ -1,16 +1,15 @@
-"""How much of a tree stays connected when brokers fail: figures 9 to 12 of the partitions paper, as a graph.
+"""Computes how much of a tree stays connected when brokers fail: figures 9 to 12 of the partitions paper, as a graph.
 
     python benchmarks/overlay_graph.py [--runs 100] [--seed 1] [--quick] [--json]
 
-No protocol runs here: these are the bounds that no protocol on the primary tree can exceed. The tree is complete,
-filled level by level, and 'fanout' is the degree of its nodes: the root has that many children, the others one
-less (only that agrees with figure 11's text). Random brokers fail; two live brokers reach each other if no run of
-more than delta consecutive brokers on the tree path between them failed.
+No protocol runs here: these are bounds that no protocol on the primary tree can exceed. The tree is complete, filled
+level by level, and 'fanout' is the degree of its nodes: the root has that many children, the others one less (only
+that agrees with the text of figure 11). Random brokers fail; two live brokers reach each other if no run of more than
+delta consecutive brokers on the tree path between them failed.
 
-Expected figures are means over 400 runs of an independent model. Failures near the root make single runs differ
-widely, and so do means over few of them; for figures 9 and 10 the true mean is computed as well, by counting. The
-median of figure 11 is the upper one of the two in the middle; the greatest number of sessions in figure 12 grows
-with the number of runs.
+Expected values are means over 400 runs of an independent model. Failures near the root make single runs differ widely,
+and so do means over few runs; for figures 9 and 10 the true mean is also computed, by counting. The median of figure 11
+is the upper of the two in the middle; the maximum number of sessions in figure 12 grows with the number of runs.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""What recovery of lost events delivers, what it costs and how late it is (papers epidemic and polarized).
+"""Measures what recovery of lost events delivers, at what cost and latency (papers epidemic and polarized).
 
     python benchmarks/recovery.py [--only NAME] [--quick] [--json]
 
-- algorithms: delivered share, overhead and latency of each on one workload, 100 brokers, 1 to 20 % loss in bursts of 1
-  and 10.
+- algorithms: delivered share, overhead and latency of each algorithm on one workload, with 100 brokers and 1 to 20 %
+  loss in bursts of 1 and 10.
 - polarized: the fanout and the overhead with which each scheme of the polarized paper delivers 99.9 % at 10 % loss per
-  link, against `auto`. The goal is less overhead than the paper's best scheme takes for that.
-- growth: what a broker sends, computes and keeps as brokers grow from 10 to 1,000.
+  link, against `auto`. The goal is less overhead than the paper's best scheme needs for that.
+- growth: what a broker sends, computes and stores as the network grows from 10 to 1,000 brokers.
 - coding: MB/s of encoding and decoding (benchmarks/coding.py), beside the figures of the design.
-- live: ten brokers over UDP on loopback that lose a tenth: delivered share, and how much later events come.
+- live: ten brokers over UDP on loopback that lose a tenth: delivered share, and added latency.
 
-All but the last two are simulated, with one seed: deliveries and messages come out the same every time, CPU does not.
+All but the last two are simulated with one seed: deliveries and messages are the same every time, CPU time is not.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import coding
-from overlay import table_of
+from output import progress, table_of
 from recovery_algorithms import algorithms
 from recovery_growth import growth
 from recovery_live import live
 from recovery_polarized import polarized, verdict
-from recovery_runs import progress
 from rich.console import Console
 
 DESIGN_MB_PER_S: dict[str, tuple[float, float | None]] = {
@@ -34,11 +33,11 @@ DESIGN_MB_PER_S: dict[str, tuple[float, float | None]] = {
     "numba": (156.0, None),
     "galois": (24.0, 4.0),
 }
-"""Encoding and decoding, as the design page on recovery has them; numba has one figure there."""
+"""Encoding and decoding, from the design page on recovery; numba has one figure there."""
 
 
 class Coding(NamedTuple):
-    """MB/s; without a figure if it is not installed, or has none in the design."""
+    """MB/s; None if it is not installed or the design has no figure."""
 
     contender: str
     encode: float | None
@@ -80,7 +79,7 @@ SECTIONS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=SECTIONS, help="one of the measurements")
+    parser.add_argument("--only", choices=SECTIONS, help="run only this measurement")
     parser.add_argument("--quick", action="store_true", help="fewer events, cases and brokers")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
     options = parser.parse_args()

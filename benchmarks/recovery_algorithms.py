@@ -1,8 +1,8 @@
-"""Every algorithm of recovery on one workload, at several rates of loss; for benchmarks/recovery.py.
+"""Runs every recovery algorithm on one workload, at several loss rates; for benchmarks/recovery.py.
 
-The defaults of the epidemic paper's sweeps: 100 brokers of degree 4 at most, 70 patterns, 2 to a broker, a buffer of
-1,500 events, a round every 30 ms, 50 events/s of each of 5 publishers. `auto` comes with its own interval of a
-second, too, and then has longer to settle.
+The defaults are those of the epidemic paper's sweeps: 100 brokers of degree 4 at most, 70 patterns, 2 per broker, a
+buffer of 1,500 events, a round every 30 ms, 5 publishers with 50 events/s each. `auto` also runs with its own interval
+of a second, and then has longer to settle.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from recovery_runs import progress
+from output import progress
 
 from tidings.scenarios.file.schema import GilbertLoss, Scenario
 from tidings.scenarios.simulate import GOSSIP
@@ -21,7 +21,7 @@ from tidings.studies.recovery_runs import play
 
 BROKERS, QUICK_BROKERS = 100, 40
 START_S = 120.0
-"""By then everybody has subscribed: a link without events needs as many retries as a burst is long."""
+"""By then everybody has subscribed: on a link without events, a burst takes as many retries as it is long."""
 SLOW_INTERVAL_MS = 1_000.0
 SLOW_SETTLE_S = 45.0
 
@@ -40,9 +40,9 @@ ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
 
 
 class Algorithm(NamedTuple):
-    """Overhead: messages with events and of gossip, per event, to the end. Gossip: while events are published.
+    """Overhead: messages with events and of gossip, per event, to the end. Gossip: during publication.
 
-    `by_gossip`: deliveries that gossip brought, lost on the tree or merely slower there; and how late these were.
+    `by_gossip`: deliveries that came by gossip, lost or merely slower on the tree; the latencies below are theirs.
     """
 
     loss_percent: float
@@ -72,7 +72,7 @@ def algorithm_row(name: str, rate: float, burst: int, brokers: int, publish_s: f
     scenario = algorithms_scenario(ALGORITHMS[name], rate, burst, brokers, publish_s)
     played = play(scenario, (START_S, START_S + publish_s))
     if not played.all_subscribed_by(START_S):
-        raise SystemExit("algorithms: not everybody had subscribed in time")
+        raise SystemExit("algorithms: some subscribers had not subscribed in time")
     started, ended = played.counts
     publishing = ended.since(started)
     gossip = publishing.messages_of(GOSSIP) + publishing.brought

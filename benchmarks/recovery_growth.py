@@ -1,7 +1,7 @@
-"""What a broker takes in mode epidemic as there are more brokers, with the same load for each; for recovery.py.
+"""Measures what a broker needs in mode epidemic as the network grows, at the same load per broker; for recovery.py.
 
-One broker in ten has a publisher of 2 events/s; every broker has subscribers to 2 topics, of which there is one for
-five brokers: so each event has about 10 subscribers, however many brokers there are. 5 % of the messages are lost. A
+One broker in ten has a publisher of 2 events/s; every broker has subscribers to 2 topics, and there is one topic per
+five brokers, so each event has about 10 subscribers, however many brokers there are. 5 % of the messages are lost. A
 run first rests, with all subscriptions in place, then publishes.
 """
 
@@ -14,8 +14,8 @@ from multiprocessing import get_context
 from random import Random
 from typing import NamedTuple
 
-from overlay import resident_bytes
-from recovery_runs import progress
+from output import progress
+from overlay_memory import resident_bytes
 
 from tidings.scenarios.file.schema import (
     BernoulliLoss,
@@ -39,10 +39,11 @@ LOSS = BernoulliLoss(rate=0.05)
 
 
 class Growth(NamedTuple):
-    """Between brokers, per broker: all until everybody has subscribed; per second of rest; per second of publishing.
+    """Between brokers, per broker: in total until everybody has subscribed; per second of rest; per second of
+    publishing.
 
-    Gossip is digests and counts; the events and blocks that it brings are `brought`, and also among the events. CPU
-    is what publishing adds to rest. Memory includes the simulator's part.
+    Gossip is digests and counts; the events and blocks that it brings are `brought`, and are also counted as events.
+    CPU is what publishing adds to rest. Memory includes the simulator's part.
     """
 
     brokers: int
@@ -62,7 +63,7 @@ class Growth(NamedTuple):
 
 
 def growth(quick: bool) -> Iterator[Growth]:
-    """Each in a process of its own: what others used before and gave back would hide what is used."""
+    """Measure each size in a process of its own: memory that was used and freed before would hide what is used."""
     for brokers in (SMALLEST, 30, 100) if quick else (SMALLEST, 30, 100, 300, 1000):
         progress(f"growth: {brokers} brokers")
         with ProcessPoolExecutor(1, get_context("spawn")) as process:
@@ -70,16 +71,16 @@ def growth(quick: bool) -> Iterator[Growth]:
 
 
 def growth_point(brokers: int) -> Growth:
-    once = play(growth_scenario(SMALLEST))  # what is made once for all is no part of the brokers
+    once = play(growth_scenario(SMALLEST))  # what is created only once does not count
     scenario = growth_scenario(brokers)
     gc.collect()
     before_bytes = resident_bytes()
     played = play(scenario, (REST_AT_S, START_S, END_S + SETTLE_S))
     gc.collect()
     used_bytes = resident_bytes() - before_bytes
-    del once  # not earlier: what it gave back would be used again
+    del once  # not earlier: its freed memory would be reused
     if not played.all_subscribed_by(REST_AT_S):
-        raise SystemExit("growth: not everybody had subscribed in time")
+        raise SystemExit("growth: some subscribers had not subscribed in time")
     begun, started, ended = played.counts
     rest, load = started.since(begun), ended.since(started)
     resting, loaded = brokers * (START_S - REST_AT_S), brokers * (END_S - START_S)
@@ -102,7 +103,7 @@ def growth_point(brokers: int) -> Growth:
 
 
 def cpu_s(rest: BrokerTraffic, load: BrokerTraffic) -> float:
-    """Of publishing, without what the network takes anyway."""
+    """Return the CPU time of publishing, without what the network takes anyway."""
     return load.cpu_s - rest.cpu_s * (END_S + SETTLE_S - START_S) / (START_S - REST_AT_S)
 
 

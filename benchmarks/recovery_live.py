@@ -1,8 +1,7 @@
-"""Brokers in mode epidemic over real UDP on loopback, which lose a tenth of what they send; for recovery.py.
+"""Measures brokers in mode epidemic over real UDP on loopback that lose a tenth of what they send; for recovery.py.
 
-Ten brokers in a tree of three children each and their clients share one process. One client publishes at a leaf, and
-there is a subscriber at each of the others. Latency is from `publish` to the subscriber's callback. Brokers recover as
-`auto` does by default.
+Ten brokers in a ternary tree and their clients share one process. One client publishes at a leaf, and each other broker
+has a subscriber. Latency is from `publish` to the subscriber's callback. Brokers recover with the defaults of `auto`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NamedTuple
 
 import numpy as np
-from recovery_runs import progress
+from output import progress
 
 from tidings.core.events.run import singles
 from tidings.core.events.subscription import Subscription
@@ -37,11 +36,11 @@ CASES = ((128, 100.0), (20_000, 10.0))
 """(bytes of payload, events per second)"""
 READY_S = 60.0
 QUIET_S = 30.0
-"""What has not come after so long is taken for lost."""
+"""An event that has not arrived after this time counts as lost."""
 
 
 class Live(NamedTuple):
-    """`added`: above the same without loss. `by_gossip`: what was lost on the tree, or merely slower there."""
+    """`added`: compared with no loss. `by_gossip`: deliveries that were lost, or merely slower, on the tree."""
 
     payload_bytes: int
     loss_percent: float
@@ -72,7 +71,7 @@ def live(quick: bool) -> Iterator[Live]:
 
 
 class Arrivals(NamedTuple):
-    """Of all subscribers together."""
+    """What arrived at all subscribers together."""
 
     latency_ms: list[float]
     by_gossip: int
@@ -101,7 +100,7 @@ def live_row(
 
 
 def payload(size_bytes: int) -> bytes:
-    """The instant of publication, then padding."""
+    """Return a payload: the time of publication, then padding."""
     return time.monotonic_ns().to_bytes(8, "big") + bytes(size_bytes - 8)
 
 
@@ -133,7 +132,7 @@ async def measured(payload_bytes: int, rate: float, events: int, loss: Bernoulli
 
 
 async def all_arrived(subscribers: Sequence[LiveSubscriber], events: int) -> None:
-    """Or nothing does any more."""
+    """Wait until all events have arrived, or nothing arrives any more."""
     ends_at = time.perf_counter() + QUIET_S
     while time.perf_counter() < ends_at and any(  # noqa: ASYNC110 - seconds
         len(each.latency_ms) < events for each in subscribers
@@ -142,13 +141,13 @@ async def all_arrived(subscribers: Sequence[LiveSubscriber], events: int) -> Non
 
 
 class LiveSubscriber:
-    """A client that notes how late each event is."""
+    """A client that records the latency of each event."""
 
     def __init__(self, address: Address, number: int) -> None:
         self.connection = ClientConnection(address, f"subscriber{number}", emit=self._on_fact)
         self.accepted = asyncio.Event()
         self.latency_ms: dict[object, float] = {}
-        """By number of the event."""
+        """By event number."""
         self.by_gossip = 0
         self.repeated = 0
 
@@ -170,7 +169,8 @@ class LiveSubscriber:
 
 @asynccontextmanager
 async def network(loss: BernoulliLoss | None) -> AsyncIterator[list[BrokerServer]]:
-    """Of two neighbours the one with the lower name dials: from the last to the first, all know where to."""
+    """Run the brokers. Of two neighbours the one with the lower name dials, so starting from the last, all know the
+    address."""
     addresses: dict[str, Address] = {}
     servers: list[BrokerServer] = []
     try:
@@ -191,7 +191,7 @@ async def network(loss: BernoulliLoss | None) -> AsyncIterator[list[BrokerServer
 
 
 def around(number: int) -> list[str]:
-    """The neighbours, as in a complete tree; b0 is the root."""
+    """Return the neighbours in a complete tree; b0 is the root."""
     children = range(CHILDREN * number + 1, min(CHILDREN * number + 1 + CHILDREN, BROKERS))
     parents = [(number - 1) // CHILDREN] if number else []
     return [f"b{peer}" for peer in (*parents, *children)]
@@ -202,7 +202,7 @@ def label(number: int) -> Label:
 
 
 async def acquainted(servers: Sequence[BrokerServer]) -> None:
-    """Until every broker knows all the others."""
+    """Wait until every broker knows all the others."""
 
     def known(server: BrokerServer) -> int:
         recovery = server.status()["recovery"]

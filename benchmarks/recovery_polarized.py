@@ -1,11 +1,11 @@
-"""Which fanout each scheme of the polarized paper needs for 99.9 %, at what overhead, and what `auto` takes.
+"""Finds the fanout that each scheme of the polarized paper needs for 99.9 %, its overhead, and that of `auto`.
 
 The paper's setting at 10 % loss per link: a complete ternary tree of 40 brokers, a publisher at its root, a subscriber
-at each other broker, one event of 16 blocks a second, links of 50 ms, losses in bursts of 2. Blocks are short here:
-what is counted is messages. For benchmarks/recovery.py.
+at each other broker, one event of 16 blocks per second, links of 50 ms, losses in bursts of 2. Blocks are short here,
+since messages are counted. For benchmarks/recovery.py.
 
-A fanout is tried with a few events first; where these already miss far too many, it is not tried with all. Success
-is taken to grow with the fanout. With 60 events (2,340 deliveries) the smallest fanout is known to within one.
+A fanout is first tried with a few events; if these already miss far too many, it is not tried with all. Success is
+assumed to grow with the fanout. With 60 events (2,340 deliveries) the smallest fanout is known to within one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from recovery_runs import progress
+from output import progress
 
 from tidings.scenarios.file.schema import GilbertLoss, Recovery
 from tidings.studies.polarized.runs import SCHEMES as PAPER_SCHEMES
@@ -26,13 +26,13 @@ SETTLE_S = 30.0
 GOAL = 0.999
 FEW_EVENTS = 10
 HOPELESS = 0.985
-"""Of a few events; a scheme that delivers `GOAL` does not get so low."""
+"""For a few events; a scheme that reaches `GOAL` does not get this low."""
 FANOUTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20)
 
 SCHEMES: Mapping[str, Mapping[str, Any]] = {
     name: keys for name, keys in PAPER_SCHEMES.items() if name != "push WDPG"
 }
-"""WDPG needs more than these fanouts even where links lose 2 %."""
+"""WDPG needs a larger fanout than these even where links lose 2 %."""
 REDUNDANCIES = (0, 2)
 AUTO = "auto"
 AUTO_FANOUTS = (1, 2, 3)
@@ -53,7 +53,7 @@ class Scheme(NamedTuple):
 
 
 def polarized(quick: bool) -> Iterator[Scheme]:
-    """Of a scheme that reaches the goal with none of the fanouts, the row with the highest."""
+    """Yield a row per scheme; if none of the fanouts reaches the goal, the row with the highest."""
     events = 10 if quick else 60
     fanouts = (4, 8, 14) if quick else FANOUTS
     for redundancy in REDUNDANCIES:
@@ -65,7 +65,7 @@ def polarized(quick: bool) -> Iterator[Scheme]:
 
 
 def smallest_fanout(name: str, redundancy: int, fanouts: Sequence[int], events: int) -> Scheme:
-    """By bisection."""
+    """Find the smallest fanout by bisection."""
     low, high = 0, len(fanouts)
     rows: dict[int, Scheme] = {}
     while low < high:
@@ -89,7 +89,7 @@ def scheme_row(name: str, keys: Mapping[str, Any], events: int) -> Scheme:
     played = play(polarized_scenario(recovery, events, loss=LOSS, settle_s=SETTLE_S))
     summary = played.summary
     if summary["expected"] != events * SUBSCRIBERS:
-        raise SystemExit("polarized: not everybody had subscribed in time")
+        raise SystemExit("polarized: some subscribers had not subscribed in time")
     return Scheme(
         scheme=name,
         redundant_blocks=played.simulation.epidemic_brokers[0].settings.redundancy,
@@ -104,11 +104,11 @@ def scheme_row(name: str, keys: Mapping[str, Any], events: int) -> Scheme:
 
 
 def verdict(rows: Sequence[Scheme]) -> str:
-    """Is the goal met: 99.9 % delivered, with less overhead than the paper's best scheme takes for that?"""
+    """Say whether the goal is met: 99.9 % delivered, with less overhead than the paper's best scheme needs for that."""
     paper = [row for row in rows if row.scheme != AUTO and row.reaches]
     ours = [row for row in rows if row.scheme == AUTO]
     if not paper:
-        return "goal: no scheme of the paper delivers 99.9 % with these fanouts: nothing to compare with"
+        return "goal: no scheme of the paper delivers 99.9 % with these fanouts, so there is nothing to compare with"
     best = min(paper, key=lambda row: row.overhead)
     against = (
         f"{best.scheme} with {best.redundant_blocks} redundant blocks and fanout {best.fanout}, "
@@ -119,5 +119,5 @@ def verdict(rows: Sequence[Scheme]) -> str:
         f"({row.delivered_percent:.2f} % at {row.overhead:.1f}, {row.mean_ms:.0f} ms)"
         for row in ours
     ]
-    hint = " (a hint: so few events and fanouts do not tell)" if best.events <= FEW_EVENTS else ""
+    hint = " (indication only: too few events and fanouts)" if best.events <= FEW_EVENTS else ""
     return f"goal{hint}, auto: {', '.join(parts)}; against {against}"

@@ -1,11 +1,11 @@
-"""Simulated message deliveries per second and core, against the same scenario on SimPy, in one run.
+"""Measures simulated message deliveries per second and core, against the same scenario on SimPy.
 
     python benchmarks/simulator.py [--quick] [--json]
 
-A chain, where nearly every message is a publication between brokers; then trees with publishers and
+First a chain, where nearly every message is a publication between brokers; then trees with publishers and
 subscribers on topics, where one message in three is a publish, a confirmation or a notification. Tracing is on.
-SimPy gets the easier task: routes are computed beforehand, there is no trace, no duplicate detection and no
-subscription protocol. Cost is also taken over growing numbers of messages and brokers, to see that it is linear.
+SimPy gets the easier task: routes are computed beforehand, and there is no trace, no duplicate detection and no
+subscription protocol. The cost is also measured for growing numbers of messages and brokers, to show that it is linear.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def messages_of(simulation: Simulation) -> int:
 
 
 def run_tidings(plan: RunPlan) -> dict[str, float]:
-    """The whole run, and its best slice: other load on the machine disturbs a long run more than a slice."""
+    """Measure the whole run and its best slice: other load on the machine disturbs a long run more than a slice."""
     slices: list[tuple[int, float]] = []
     with tempfile.TemporaryDirectory() as directory, TraceWriter(Path(directory)) as writer:
         simulation = Simulation(plan, writer)
@@ -110,7 +110,8 @@ def run_tidings(plan: RunPlan) -> dict[str, float]:
 
 
 def run_simpy(plan: RunPlan) -> dict[str, float]:
-    """Every broker and client a process with a store, every message a put after a time-out."""
+    """Run the scenario on SimPy: every broker and client is a process with a store, every message a put after a
+    timeout."""
     environment = simpy.Environment()
     network = SimpyNetwork(environment, plan)
     began = process_time()
@@ -140,7 +141,7 @@ class SimpyNetwork:
             environment.process(self.publisher(publisher, plan))
 
     def interest_by_direction(self, plan: RunPlan) -> dict[tuple[str, str], frozenset[str]]:
-        """(from, to) -> topics wanted by somebody on the side of `to`: leaves first, then the root's view."""
+        """Return (from, to) -> topics wanted on the side of `to`: leaves first, then the root's view."""
         from tidings.scenarios.file.topology import parents
 
         parent_of = parents(plan.topology)

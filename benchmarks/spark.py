@@ -1,10 +1,10 @@
-"""Rows per second from an archive through `format("tidings")`, against Spark's own Parquet scan of the same segments.
+"""Measures rows per second from an archive through `format("tidings")`, against Spark's Parquet scan of its segments.
 
     python benchmarks/spark.py [--quick] [--json] [--rows N] [--url URL]
 
 Every column of every row goes into Spark's noop sink, on 2 cores. Sealed: from the archive's files. Live: from a
-broker that keeps the same archive, over loopback (`--url`: from that one instead, whatever it holds). The contenders
-take turns within one run, after one round that is not counted. CPU is of the JVM and all Python processes together.
+broker that keeps the same archive, over loopback (`--url`: from that broker instead, whatever it holds). The contenders
+take turns within one run, after a warm-up round. CPU is that of the JVM and all Python processes together.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Result(NamedTuple):
 
 
 def event(number: int) -> Event:
-    """5 attributes, as in the benchmarks of the live path."""
+    """Return an event with 5 attributes, as in the benchmarks of the live path."""
     attributes = {
         "key": f"k{number % 1000}",
         "size": number,
@@ -87,15 +87,15 @@ def live_source(session: Any, url: str) -> Callable[[], None]:
 
 @contextmanager
 def broker(directory: Path) -> Iterator[str]:
-    """A broker that keeps the archive; its URL."""
+    """Run a broker that keeps the archive, and yield its URL."""
     command = [sys.executable, "-m", "tidings.cli.main", "broker", "--listen", "127.0.0.1:0"]
     process = subprocess.Popen([*command, "--archive", str(directory)], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        told = process.stdout.readline()  # it prints one line, or ends
-        found = re.search(r"tidings://\S+", told)
+        line = process.stdout.readline()  # it prints one line, or ends
+        found = re.search(r"tidings://\S+", line)
         if found is None:
-            raise SystemExit(f"the broker did not start: {told}")
+            raise SystemExit(f"the broker did not start: {line}")
         yield found[0].rstrip(".,")
     finally:
         process.terminate()
@@ -123,13 +123,14 @@ def measure(cases: dict[str, Callable[[], None]], rows: dict[str, int], rounds: 
 
 
 def cpu_seconds() -> float:
-    """Of this process and everything below it: Spark's workers are grandchildren, and most of them live on."""
+    """Return the CPU time of this process and its descendants: Spark's workers are grandchildren, and most keep
+    running."""
     ticks, parents = {}, {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # it has ended; whoever waited for it has its time
+            continue  # it has ended; its parent's children time includes it
         number = int(path.parent.name)
         parents[number] = int(fields[1])
         ticks[number] = sum(map(int, fields[11:15]))
@@ -180,8 +181,8 @@ def show(results: list[Result]) -> None:
     scan = results[0].rows_per_s
     for case, rows, rate, cpu_us in results:
         goal = GOALS.get(case)
-        told = "" if goal is None else f"{goal:,}: {'met' if rate >= goal else 'missed'}"
-        table.add_row(case, f"{rows:,}", f"{rate:,.0f}", f"{rate / scan:.2f}", f"{cpu_us:.2f}", told)
+        verdict = "" if goal is None else f"{goal:,}: {'met' if rate >= goal else 'missed'}"
+        table.add_row(case, f"{rows:,}", f"{rate:,.0f}", f"{rate / scan:.2f}", f"{cpu_us:.2f}", verdict)
     Console().print(table)
 
 
@@ -189,10 +190,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--rows", type=int)
-    parser.add_argument("--url", help="of a broker that keeps an archive")
+    parser.add_argument("--quick", action="store_true", help="fewer rows and rounds")
+    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    parser.add_argument("--rows", type=int, help="rows of the archive")
+    parser.add_argument("--url", help="URL of a broker that keeps an archive")
     options = parser.parse_args()
     rows = options.rows or (QUICK_ROWS if options.quick else ROWS)
     results = run(rows, QUICK_ROUNDS if options.quick else ROUNDS, options.url)

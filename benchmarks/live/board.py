@@ -1,4 +1,5 @@
-"""Where the processes of a measurement count what they published and read; all see it, at no cost for the systems."""
+"""Shared memory in which the processes of a measurement count what they published and read, at no cost to the
+systems."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ SLOT = Struct("=Q")
 
 
 class Board:
-    """One number per process, readers first. A number is written by one process alone."""
+    """One number per process, readers first. Each number is written by one process only."""
 
     def __init__(self, path: str | Path, readers: int, publishers: int) -> None:
         with Path(path).open("r+b") as file:
@@ -37,7 +38,7 @@ class Board:
 
     @property
     def read(self) -> int:
-        """By the slowest reader."""
+        """Events read by the slowest reader."""
         return min(map(self.get, self._readers), default=0)
 
     @property

@@ -20,9 +20,8 @@ QUICK_SHARE = 20
 
 def main() -> None:
     options = parse()
-    signal.signal(
-        signal.SIGTERM, lambda number, frame: sys.exit(128 + number)
-    )  # servers and clients end, too
+    # An exception, so that servers and clients end, too.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     chosen = [
         (workload, system)
         for workload in WORKLOADS
@@ -40,7 +39,7 @@ def main() -> None:
             try:
                 found = repetition[workload.name, system] = figures(workload, system, quick=options.quick)
                 show(", ".join(f"{name} {number(value)}" for name, value in found.items()))
-            except Exception as error:  # the others are worth their time nevertheless
+            except Exception as error:  # the others are still worth measuring
                 show(f"failed: {error!r}")
                 failed = True
         repetitions.append(repetition)
@@ -55,7 +54,8 @@ def figures(workload: Workload, system: str, *, quick: bool) -> Figures:
 
 
 def is_chosen(only: Sequence[str], name: str, names: Iterable[str]) -> bool:
-    """`--only` names workloads and systems; where it names none of a kind, all of that kind are meant."""
+    """Say whether `--only` selects a name; it names workloads and systems, and without any of a kind all are
+    selected."""
     wanted = [text for text in only if any(known.startswith(text) for known in names)]
     exact = [text for text in wanted if text in names]
     return not wanted or name in exact or any(name.startswith(text) for text in wanted if text not in exact)
@@ -67,23 +67,23 @@ def show(what: str, end: str = "\n") -> None:
 
 def parse() -> argparse.Namespace:
     names = ", ".join([*(workload.name for workload in WORKLOADS), *SYSTEMS])
-    parser = argparse.ArgumentParser(description="the live path, against other brokers")
-    parser.add_argument("--repeat", type=int, default=5, help="repetitions, of which medians are shown")
+    parser = argparse.ArgumentParser(description="Measure the live path against other brokers.")
+    parser.add_argument("--repeat", type=int, default=5, help="number of repetitions; medians are shown")
     parser.add_argument("--quick", action="store_true", help="one repetition with a twentieth of the events")
     parser.add_argument(
         "--only",
         action="append",
         default=[],
         metavar="NAME",
-        help=f"workloads and systems with this at their beginning; may be repeated: {names}",
+        help=f"only workloads and systems that start with NAME; may be repeated: {names}",
     )
     parser.add_argument("--json", action="store_true", help="print all figures as JSON")
-    parser.add_argument("--figure", type=Path, metavar="FILE", help="draw them, too: .svg, .png or .pdf")
+    parser.add_argument("--figure", type=Path, metavar="FILE", help="also draw a figure: .svg, .png or .pdf")
     options = parser.parse_args()
     if options.repeat < 1:
         parser.error("--repeat must be at least 1")
     known = [*(workload.name for workload in WORKLOADS), *SYSTEMS]
     for text in options.only:
         if not any(name.startswith(text) for name in known):
-            parser.error(f"--only {text!r}: known are {names}")
+            parser.error(f"--only {text!r}: known names: {names}")
     return options

@@ -1,4 +1,4 @@
-"""The medians as a picture: rates, CPU per event, latencies."""
+"""Draws the medians: rates, CPU per event, latencies."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def series(
 
 
 def bars(axes: Any, title: str, systems: Sequence[str], values: Mapping[str, Sequence[float]]) -> None:
-    """Groups of bars: a group per system, a colour per series."""
+    """Draw groups of bars: a group per system, a colour per series."""
     width = 0.8 / max(1, len(values))
     for index, (label, heights) in enumerate(values.items()):
         places = [place + index * width for place in range(len(systems))]

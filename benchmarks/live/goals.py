@@ -56,7 +56,7 @@ GOALS = (
 
 
 def reached(repetitions: Sequence[Repetition]) -> list[Reached]:
-    """Of each goal whose two sides were measured: our median, and the median of the ratios."""
+    """Return for each goal whose sides were both measured: our median, and the median of the ratios."""
     found = []
     for goal in GOALS:
         pairs = [

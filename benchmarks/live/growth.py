@@ -1,4 +1,4 @@
-"""How the cost of tidings grows, and what a broker keeps in memory."""
+"""Measures how the cost of tidings grows, and a broker's memory."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SUBSCRIPTIONS_PER_CLIENT = 10_000
 
 
 def publishers(count: int, system: str, scale: Scale) -> Figures:
-    """As many connections, in one process, that publish in turns, the same batches however many they are."""
+    """Measure `count` connections in one process that publish in turns, in the same batches for any count."""
     with servers(system) as served:
         return run(system, served, Load(scale(100_000), connections=count, batch=PUBLISHED_TOGETHER))
 
 
 def other_subscriptions(count: int, system: str, scale: Scale) -> Figures:
-    """The cost of an event that none of them selects; each has a topic of its own."""
+    """Measure an event beside subscriptions that do not select it; each has a topic of its own."""
     total = scale(count)
     clients = -(-total // SUBSCRIPTIONS_PER_CLIENT)
     with servers(system) as served:
@@ -37,7 +37,7 @@ def other_subscriptions(count: int, system: str, scale: Scale) -> Figures:
 
 
 def unread_events(system: str, scale: Scale) -> Figures:
-    """A reader that takes none of them."""
+    """Measure events whose reader does not read."""
     load = Load(scale(1_000_000), readers=0)
     with servers(system) as served:
         with held(system, served, topic=load.topic, connections=1, subscriptions=1):
@@ -75,7 +75,7 @@ def held(
     subscriptions: int = 0,
     processes: int = 1,
 ) -> Iterator[None]:
-    """Clients with subscriptions that they never read, in processes of their own."""
+    """Hold clients with subscriptions that they never read, in processes of their own."""
     job = Job(
         system=system,
         role="hold",

@@ -1,4 +1,4 @@
-"""What one client process of a measurement is to do, and the events that all systems carry."""
+"""The job of one client process, and the events that all systems carry."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import msgspec
 
 PAYLOAD_BYTES = 128
 FILTER = "location = 'USA' AND size > 10 AND provider LIKE 'B%'"
-"""It selects every event, so that rates with and without it compare."""
+"""Selects every event, so that rates with and without it are comparable."""
 PADDING = bytes(PAYLOAD_BYTES - 8)
 
 Event = tuple[str, Mapping[str, Any], bytes]
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """For `live.worker`, which gets it as JSON."""
+    """The job of a `live.worker`, passed as JSON."""
 
     system: str
     role: str
@@ -25,25 +25,25 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     board: str
     """The file in which all processes of a measurement count."""
     slot: int
-    """Where this one counts."""
+    """This process's slot."""
     readers: int
     publishers: int
     topic: str = "/bench/events"
     events: int = 0
-    """To publish, or to expect."""
+    """Events to publish or to expect."""
     rate: int = 0
-    """Events per second that are offered; 0: as many as get through."""
+    """Events per second to offer; 0: as many as get through."""
     batch: int = 2048
-    """Events that are published together, if not at a rate."""
+    """Events published together, unless at a rate."""
     where: str | None = None
     order: str = "none"
     connections: int = 1
-    """Of a publisher, which takes them in turns; of idle clients; of the holder of other subscriptions."""
+    """For a publisher, which uses them in turns; for idle clients; for the holder of other subscriptions."""
     subscriptions: int = 0
 
 
 def make_events(job: Job, first: int, count: int) -> list[Event]:
-    """Five attributes; the payload begins with the instant, which all processes of a machine read from one clock."""
+    """Return events with five attributes; the payload begins with the time, which all processes read from one clock."""
     stamp = time.monotonic_ns().to_bytes(8, "big") + PADDING
     return [
         (
@@ -60,7 +60,7 @@ _decoder = msgspec.msgpack.Decoder(tuple[dict[str, bool | int | float | str], by
 
 
 def packed(event: Event) -> bytes:
-    """For systems without typed attributes: the cheapest encoding that we know."""
+    """Encode an event for systems without typed attributes: the cheapest encoding that we know."""
     return _encoder.encode(event[1:])
 
 

@@ -16,15 +16,15 @@ from live.system import Served
 from live.systems import system_of
 
 SETTLE_S = 0.5
-"""For subscriptions to reach every broker, and for servers to be done with starting."""
+"""For subscriptions to reach every broker, and for servers to finish starting."""
 
 Figures = dict[str, float]
 Scale = Callable[[int], int]
-"""Events of the full size -> those of this run."""
+"""Maps the number of events of a full run to that of this run."""
 
 
 class Load(NamedTuple):
-    """So many events from publishers to readers on one topic."""
+    """Events from publishers to readers on one topic."""
 
     events: int
     publishers: int = 1
@@ -38,7 +38,7 @@ class Load(NamedTuple):
 
 @contextmanager
 def servers(system: str, brokers: int = 1) -> Iterator[Served]:
-    """Fresh ones, with nothing on disk."""
+    """Run fresh servers, with nothing on disk."""
     with (
         tempfile.TemporaryDirectory(prefix="live-") as directory,
         system_of(system).serve(Path(directory), brokers) as served,
@@ -72,7 +72,7 @@ class Streaming:
     @classmethod
     @contextmanager
     def opened(cls, system: str, served: Served, load: Load) -> Iterator[Streaming]:
-        """Readers are subscribed and publishers connected."""
+        """Open the clients: readers are subscribed and publishers connected."""
         with tempfile.TemporaryDirectory(prefix="live-") as directory:
             path = Path(directory) / "board"
             Board.make(path, load.readers, load.publishers)
@@ -104,7 +104,7 @@ class Streaming:
             worker.go_on()
 
     def published(self) -> Figures:
-        """Waits until all is published."""
+        """Wait until everything is published."""
         heard = [worker.hear() for worker in self._publishers]
         sent = sum(found["sent"] for found in heard)
         return {
@@ -115,7 +115,7 @@ class Streaming:
         }
 
     def figures(self) -> Figures:
-        """Waits until all is published, and read or lost."""
+        """Wait until everything is published, and read or lost."""
         figures = self.published()
         began_at = figures.pop("began_at")
         read = [worker.hear() for worker in self._readers]

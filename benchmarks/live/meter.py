@@ -1,4 +1,4 @@
-"""What arrived at one reader, when, and how late."""
+"""Records what arrived at one reader, when, and with what latency."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from live.job import Job
 
 REPORT_EVENTS = 256
 QUIET_S = 5.0
-"""When all is published and nothing has come for so long, the rest is lost."""
+"""If everything is published and nothing has arrived for this long, the rest is lost."""
 
 
 class Meter:
-    """`arrived` may be called in another thread than the loop's."""
+    """Counts arrivals; `arrived` may be called in another thread than the loop's."""
 
     def __init__(self, job: Job, board: Board) -> None:
         self.count = 0
@@ -40,7 +40,7 @@ class Meter:
             self._loop.call_soon_threadsafe(self._ended.set)
 
     async def ended(self) -> None:
-        """Until everything arrived, or nothing does any more."""
+        """Wait until everything has arrived, or nothing arrives any more."""
         seen, since = -1, time.monotonic()
         while not self.done and time.monotonic() - since < QUIET_S:
             if self.count != seen or self._board.published < self._job.events:

@@ -73,7 +73,7 @@ async def connected(job: Job) -> AsyncIterator[Client]:
     client = Client(
         CallbackAPIVersion.VERSION2, f"bench-{secrets.token_hex(8)}", protocol=MQTTProtocolVersion.MQTTv311
     )
-    client.max_inflight_messages_set(0)  # else it looks through all that wait at each confirmation
+    client.max_inflight_messages_set(0)  # otherwise each confirmation scans all waiting messages
 
     def on_connect(*_: Any) -> None:
         loop.call_soon_threadsafe(up.set)

@@ -1,4 +1,4 @@
-"""NATS core with nats-py: subjects, at most once. Publishing is buffered by the client; a flush ends each batch."""
+"""NATS core with nats-py: subjects, at most once. The client buffers what it publishes; a flush ends each batch."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class NatsCore:
             async def send(events: list[Event]) -> None:
                 for event in events:
                     await client.publish(where, packed(event))
-                if len(events) > 1:  # a single one goes out with the client's next flush, at once
+                if len(events) > 1:  # the client itself flushes a single event at once
                     await client.flush()
 
             yield send
 
     async def read(self, job: Job, arrived: Arrived, ready: asyncio.Event) -> None:
-        async def take(message: Msg) -> None:  # a callback costs half of `async for` here
+        async def take(message: Msg) -> None:  # a callback costs half as much as `async for`
             arrived(unpacked(message.data)[1])
 
         async with connection(job.url) as client:

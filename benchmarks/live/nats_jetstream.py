@@ -1,6 +1,6 @@
-"""JetStream, file storage, with nats-py: publishing without waiting between, a push consumer that acknowledges.
+"""JetStream, file storage, with nats-py: publishes without waiting in between; a push consumer acknowledges.
 
-An acknowledgement covers all messages before it, and is sent when none waits, or after so many.
+An acknowledgement covers all earlier messages, and is sent when none is waiting, or after a number of messages.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class JetStream:
 
 
 async def make_stream(url: str) -> None:
-    """JetStream answers a little later than the server takes connections."""
+    """Create the stream. JetStream answers a little later than the server accepts connections."""
     config = StreamConfig(name="bench", subjects=["bench.>"], storage=StorageType.FILE)
     async with connection(url) as client:
         for attempt in range(START_ATTEMPTS):

@@ -1,4 +1,5 @@
-"""tidings itself, through what users have: `tidings up`, `connect`, `publish_many`, `subscribe` and `async for`."""
+"""tidings itself, through its public interface: `tidings up`, `connect`, `publish_many`, `subscribe` and `async
+for`."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from tidings.drivers.processes.brokers import is_free
 SEQUENCERS = 3
 SUBSCRIBED_TOGETHER = 1_000
 WINDOW = 1024
-"""Of guaranteed brokers, as `tidings broker` has it; a topology file has that of scenarios, unless it says so."""
+"""The window of guaranteed brokers in `tidings broker`; a topology file has that of scenarios by default."""
 
 
 class Tidings:
@@ -29,7 +30,7 @@ class Tidings:
 
     @contextmanager
     def serve(self, directory: Path, brokers: int) -> Iterator[Served]:
-        """Brokers in a row: publishers are at the first, readers at the last."""
+        """Run brokers in a row: publishers are at the first, readers at the last."""
         topology = directory / "row.toml"
         topology.write_text(
             f'[overlay]\nmode = "{self._mode}"\nwindow = {WINDOW}\n'
@@ -81,7 +82,8 @@ class Tidings:
 
 
 async def hold_open(job: Job, stack: AsyncExitStack) -> None:
-    """Idle clients; subscriptions on the job's topic and topics below it are spread over them, and never read."""
+    """Open idle clients, and spread subscriptions to the job's topic and topics below it over them; none is ever
+    read."""
     buses = [
         await stack.enter_async_context(tidings.connect(job.url, timeout_s=60.0))
         for _ in range(job.connections)
@@ -97,7 +99,7 @@ async def hold_open(job: Job, stack: AsyncExitStack) -> None:
 
 
 def ports_in_a_row(count: int) -> int:
-    """The first of so many that are free."""
+    """Return the first of `count` consecutive free ports."""
     while True:
         first = free_port()
         if first + count < 65_536 and all(is_free("127.0.0.1", port) for port in range(first, first + count)):

@@ -1,4 +1,4 @@
-"""The parent's side of a measurement: client processes, and what any process costs."""
+"""The parent's side of a measurement: client processes, and what a process costs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STOP_TIMEOUT_S = 20.0
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """User and system time of these processes so far."""
+    """Return the user and system time of these processes so far."""
     ticks = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -34,7 +34,7 @@ def resident_bytes(pids: Iterable[int]) -> int:
 
 
 class Worker:
-    """One `live.worker`, which answers in JSON lines."""
+    """A `live.worker` process, which answers in JSON lines."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -52,7 +52,7 @@ class Worker:
         line = self._process.stdout.readline()
         if not line:
             raise ChildProcessError(
-                f"{self.job.system}: a process that was to {self.job.role} ended with {self._process.wait()}"
+                f"{self.job.system}: the process with role {self.job.role!r} ended with {self._process.wait()}"
             )
         heard: dict[str, Any] = json.loads(line)
         return heard
@@ -63,7 +63,7 @@ class Worker:
         self._process.stdin.flush()
 
     def close_input(self) -> None:
-        """Which ends it."""
+        """End the worker by closing its input."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 
@@ -79,7 +79,7 @@ class Worker:
 
 @contextmanager
 def workers(jobs: Iterable[Job]) -> Iterator[list[Worker]]:
-    """All of them, ready."""
+    """Start the workers, and wait until all are ready."""
     started = [Worker(job) for job in jobs]
     try:
         for worker in started:

@@ -1,4 +1,4 @@
-"""Medians of all repetitions, as tables for people and as JSON for programs."""
+"""Reports medians of all repetitions, as tables for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WIDTH = 170
 
 
 def medians(repetitions: Sequence[Repetition]) -> dict[Key, Figures]:
-    """Of each figure of each workload and system."""
+    """Return the medians of each figure of each workload and system."""
     keys = dict.fromkeys(key for one in repetitions for key in one)
     found: dict[Key, Figures] = {}
     for key in keys:

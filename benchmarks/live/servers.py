@@ -1,4 +1,4 @@
-"""Servers of other systems as processes of ours, on free ports of loopback."""
+"""Runs servers of other systems as child processes, on free ports of loopback."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ STOP_TIMEOUT_S = 20.0
 
 
 def find_server(program: str) -> str:
-    """Its path, beside our Python or among the system's programs."""
+    """Return the program's path, beside our Python or among the system's programs."""
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", ""), "/usr/sbin"])
     found = shutil.which(program, path=places)
     if found is None:
-        raise FileNotFoundError(f"{program} is missing: make setup installs it")
+        raise FileNotFoundError(f"{program} is not installed: run make setup")
     return found
 
 

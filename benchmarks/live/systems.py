@@ -1,4 +1,4 @@
-"""All systems, by the name that jobs and `--only` give them."""
+"""All systems, by the names that jobs and `--only` use."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ OWN = {
     TOTAL: ("live.own", "Tidings", "guaranteed", "total"),
 }
 SYSTEMS: dict[str, tuple[str, ...]] = {**PEERS, **OWN}
-"""Name -> module, class and its arguments: a process imports the one that it needs."""
+"""Name -> module, class and its arguments: a process imports only the one that it needs."""
 EVENTS_SHARE = {JETSTREAM: 0.25, REDIS: 0.5, MOSQUITTO: 0.1, TOTAL: 0.5}
-"""Slow systems get fewer events where rates are measured, so that all take about as long."""
+"""Slow systems get fewer events where rates are measured, so that all take about the same time."""
 
 
 def system_of(name: str) -> System:

@@ -1,4 +1,4 @@
-"""One client process of a measurement: `python -m live.worker JOB`. It talks in JSON lines and waits for a line."""
+"""One client process of a measurement: `python -m live.worker JOB`. It prints JSON lines, and waits for lines."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from live.systems import system_of
 
 BATCHES_IN_FLIGHT = 4
 WINDOW_EVENTS = 32_768
-"""On their way from the publishers to the slowest reader. Else systems without flow control would lose events."""
+"""In flight from the publishers to the slowest reader. Without it systems without flow control would lose events."""
 MAX_LATE_S = 2.0
 LEAVE_TIMEOUT_S = 3.0
 SINGLE_BELOW = 10_000
-"""Events per second up to which each is published by itself."""
+"""Up to this rate, events are published one by one."""
 
 
 def main() -> None:
@@ -42,17 +42,17 @@ def say(**what: Any) -> None:
 
 
 async def told() -> bool:
-    """Waits until the parent says go on; False: it closed our input, or is gone."""
+    """Wait for a line from the parent; False: it closed our input or is gone."""
     return bool(await asyncio.to_thread(sys.stdin.readline))
 
 
 async def end_with_parent() -> None:
     if not await told():
-        os._exit(1)  # in the midst of reading
+        os._exit(1)  # even in the middle of reading
 
 
 class Cpu:
-    """Seconds of this process since it was made."""
+    """CPU seconds of this process since this was made."""
 
     def __init__(self) -> None:
         self._began = time.process_time()
@@ -103,7 +103,7 @@ async def publish(job: Job, system: System) -> None:
 
 
 class Flow:
-    """The events of one publisher, in batches of which several are on their way at once."""
+    """Publishes the events of one publisher, in batches of which several are in flight."""
 
     def __init__(self, job: Job, board: Board, sends: deque[Any]) -> None:
         self.sent = 0
@@ -113,7 +113,7 @@ class Flow:
         self._flying: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
         self._lost = 0
-        """What is waited for no longer."""
+        """Events considered lost."""
 
     def _send(self, first: int, count: int) -> None:
         send = self._sends[0]
@@ -143,7 +143,7 @@ class Flow:
         await self._landed(0)
 
     async def _room(self) -> None:
-        """Wait while too many are on their way, and still arrive."""
+        """Wait while too many events are in flight and still arriving."""
         seen, since = -1, time.monotonic()
         while self._job.readers and (flying := self._board.published - self._board.read) > (
             WINDOW_EVENTS + self._lost
@@ -155,7 +155,7 @@ class Flow:
             await asyncio.sleep(0.001)
 
     async def paced(self) -> None:
-        """Ends in time: a system that cannot keep up is offered less."""
+        """Publish at a rate, and end in time: a system that cannot keep up is offered less."""
         rate = self._job.rate
         size = 1 if rate <= SINGLE_BELOW else rate // 500
         began = time.monotonic()
@@ -166,12 +166,12 @@ class Flow:
             await asyncio.sleep(max(0.0, -late_s))
             self._send(first, min(size, self._job.events - first))
             await self._landed(max(1, rate // size))
-        self._board.put(self._job.slot, self._job.events)  # more will not come
+        self._board.put(self._job.slot, self._job.events)  # no more will follow
         await self._landed(0)
 
 
 async def hold(job: Job, system: System) -> None:
-    """Open connections and subscriptions of tidings that nobody reads, and keep them."""
+    """Hold open connections and subscriptions of tidings that nobody reads."""
     from live.own import hold_open
 
     async with AsyncExitStack() as stack:

@@ -48,7 +48,7 @@ def latency(system: str, scale: Scale) -> Figures:
 
 
 def fairness(system: str, scale: Scale) -> Figures:
-    """A slow stream alone, then beside a fast one at the same broker."""
+    """Measure a slow stream alone, then beside a fast one at the same broker."""
     slow = Load(scale(20_000), rate=LATENCY_RATE, topic="/bench/slow")
     seconds = slow.events / LATENCY_RATE + 2
     fast = Load(int(seconds * BESIDE_RATE), rate=BESIDE_RATE, topic="/bench/fast")
@@ -74,7 +74,7 @@ def fairness(system: str, scale: Scale) -> Figures:
 
 
 def archive(system: str, scale: Scale) -> Figures:
-    """`tidings record` keeping up; an event counts once it is in the archive, that is on disk."""
+    """Measure whether `tidings record` keeps up; an event counts once it is in the archive, on disk."""
     load = Load(scale(500_000), readers=0)
     with tempfile.TemporaryDirectory(prefix="live-") as directory, servers(system) as served:
         place = Path(directory) / "archive"

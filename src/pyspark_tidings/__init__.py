@@ -1,6 +1,6 @@
-"""Spark finds `format("tidings")` by the name of this module: it imports every `pyspark_*` that there is.
+"""Registers `format("tidings")` with Spark, which imports every installed `pyspark_*` module.
 
-Hence the imports inside: a session that does not use tidings does not pay for it.
+The imports are inside the methods, so that a session that does not use tidings does not pay for them.
 """
 
 from __future__ import annotations

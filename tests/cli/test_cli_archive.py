@@ -189,7 +189,7 @@ def test_a_recording_as_a_trace(tmp_path: Path, start: Callable[..., Any], mode:
     assert audited["mode"] == mode
     promised = ["exactly_once", "fifo", *(["gap_free"] if mode else [])]
     assert [verdict["guarantee"] for verdict in audited["verdicts"]] == promised
-    assert "what never reached it is not in the trace" in audited["remarks"][0]
+    assert "events that never reached it are not in the trace" in audited["remarks"][0]
     stop(broker)
 
 

@@ -20,7 +20,7 @@ def refused(capsys: pytest.CaptureFixture[str], source: object) -> str:
 
 @pytest.mark.parametrize("name", ["nofile", "nofile.csv", "nofile.xlsx"])
 def test_a_file_that_is_not_there(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert refused(capsys, tmp_path / name) == f"there is no file {tmp_path / name}"
+    assert refused(capsys, tmp_path / name) == f"no such file: {tmp_path / name}"
 
 
 def test_a_directory_without_tables_is_not_searched(
@@ -29,8 +29,8 @@ def test_a_directory_without_tables_is_not_searched(
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "unrelated.sh").write_text("true\n")
     pq.write_table(pa.table({"x": [1]}), tmp_path / "below" / "unrelated.parquet")
-    reason = "no table; it is a directory without Parquet files, and no trace"
-    assert refused(capsys, tmp_path) == f"{tmp_path}: {reason}"
+    reason = "is neither a table nor a trace: the directory has no Parquet files"
+    assert refused(capsys, tmp_path) == f"{tmp_path} {reason}"
 
 
 def test_a_directory_is_its_parquet_files_and_nothing_else(

@@ -127,12 +127,12 @@ def test_an_empty_trace_holds_with_a_remark(tmp_path: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["absent"], "there is no directory"),
+        (["absent"], "no such directory"),
         (["."], "is neither a trace"),
         (["partly"], "has no table 'delivered' (delivered.parquet)"),
-        (["odd"], "odd/subscribed.parquet: subscription s/x has order 'Total'; known: none, fifo"),
-        (["good", "-g", "totl_order"], "no guarantee 'totl_order'; did you mean 'total_order'?"),
-        (["good", "-g", "speed"], f"no guarantee 'speed'; known are {', '.join(GUARANTEES)}"),
+        (["odd"], "odd/subscribed.parquet: subscription s/x has order 'Total'; known are none, fifo"),
+        (["good", "-g", "totl_order"], "unknown guarantee 'totl_order'; did you mean 'total_order'?"),
+        (["good", "-g", "speed"], f"unknown guarantee 'speed'; known guarantees: {', '.join(GUARANTEES)}"),
         (["good", "--mode", "guaranteed", "-g", "fifo"], "exclude each other"),
         (["good", "--master", "local"], "exclude each other"),
         (["good", "--out", "good/nodes.parquet"], "nodes.parquet: File exists"),

@@ -80,7 +80,10 @@ def test_a_guaranteed_run_is_checked_for_what_its_mode_promises(
     code, found = audited(capsys, run, "--mode", "asked")
     assert code == 0
     assert guarantees(found) == {"exactly_once": True}
-    assert "though the mode was guaranteed: --mode guaranteed checks it" in found["traces"][0]["remarks"][-1]
+    assert (
+        "although the mode was guaranteed: check it with --mode guaranteed"
+        in found["traces"][0]["remarks"][-1]
+    )
 
 
 def test_best_effort_holds_beside_a_loss_and_says_why(
@@ -90,9 +93,7 @@ def test_best_effort_holds_beside_a_loss_and_says_why(
     without_row(run, 7)
     assert main.run(["audit", str(run), "--quiet"]) == 0
     printed = capsys.readouterr().out
-    assert (
-        "expected deliveries did not arrive. No verdict is about that. Mode best-effort does not" in printed
-    )
+    assert "expected deliveries did not arrive. No verdict covers that. Mode best-effort does not" in printed
     assert "audited in this process (" in printed
     code, found = audited(capsys, run, "-g", "gap_free")
     assert code == 1
@@ -121,13 +122,13 @@ def test_what_is_missing_and_was_not_owed_is_told_apart(
     assert code == 0
     assert found["traces"][0]["missing"] == {"deliveries": 3, "in_flight": 2, "unconfirmed": 1}
     assert found["traces"][0]["remarks"] == [
-        "1 of 3 subscriptions were never accepted: nothing was owed to them",
-        "3 of 7 expected deliveries did not arrive; none of these are gaps. Not owed were 2 that were on their way "
-        "when the subscription was cancelled and 1 that were never confirmed to their publisher",
+        "1 of 3 subscriptions were never accepted: no deliveries were expected",
+        "3 of 7 expected deliveries did not arrive; none of these are gaps. Not required: 2 on their way "
+        "when the subscription was cancelled and 1 never confirmed to their publisher",
     ]
     _, found = audited(capsys, trace)
     assert found["traces"][0]["mode"] is None
-    assert "the trace does not say its mode" in found["traces"][0]["remarks"][-1]
+    assert "the trace does not record its mode" in found["traces"][0]["remarks"][-1]
 
 
 def test_a_new_trace_does_not_keep_the_summary_of_the_old_one(tmp_path: Path) -> None:
@@ -141,7 +142,7 @@ def test_the_engine_follows_size_and_flags(tmp_path: Path, capsys: pytest.Captur
     _, found = audited(capsys, trace)
     assert found["engine"] == {
         "name": "local",
-        "why": "0 deliveries: up to 10,000,000 this is faster than Spark",
+        "why": "0 deliveries: faster than Spark up to 10,000,000",
     }
     _, found = audited(capsys, trace, "--here")
     assert found["engine"] == {"name": "local", "why": "--here"}
@@ -155,5 +156,5 @@ def test_the_engine_follows_size_and_flags(tmp_path: Path, capsys: pytest.Captur
 def test_progress_is_told_piece_by_piece() -> None:
     shares: list[float] = []
     stage = HereStages().map(lambda item: [Piece(item % 2, item, "", b"")], range(4))
-    stage.to_desks(2, lambda desk, pieces: pieces).collect(shares.append)
+    stage.to_reducers(2, lambda reducer, pieces: pieces).collect(shares.append)
     assert shares == [0.125, 0.25, 0.375, 0.5, 0.75, 1.0, 1.0]

@@ -143,7 +143,7 @@ def test_weights_go_where_the_layout_would_number_the_topic(clients: list[Client
 
 
 def test_more_topics_than_a_layout_has_are_refused() -> None:
-    with pytest.raises(PipelineError, match=r"4,097 topics; an order has at most 4,096"):
+    with pytest.raises(PipelineError, match=r"4,097 topics, but an order has at most 4,096"):
         PlanEntries(f"/t{number}" for number in range(4097))
 
 
@@ -279,7 +279,7 @@ def test_a_trace_is_planned_for_its_busiest_moment(tmp_path: Path) -> None:
         assert plan.summary()["sites"] == {"east": 1, "west": 2}
         assert plan.stamp_entries.tolist() == [1, 1]
         assert plan.weights.tolist() == [3.0, 0.0]
-        assert plan.notes == ("topics that are published on, have no subscriber, and are left out: 1",)
+        assert plan.notes == ("topics left out because they have publications but no subscriber: 1",)
 
 
 def test_a_trace_with_an_order_that_nobody_knows_is_refused(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = planned(capsys, csv(tmp_path), "--weights", weights)
     assert found["weighted_by"] == "publications"
     assert found["entries_per_stamp"]["publications"]["mean"] == (3 * 1 + 1 * 2) / 4
-    assert "left out: 1" in found["notes"][0]
+    assert "no subscriber: 1" in found["notes"][0]
 
 
 # --- What is written
@@ -200,7 +200,7 @@ def test_an_empty_table_is_a_plan_of_nothing(
     (tmp_path / name).write_text(text)
     found = planned(capsys, tmp_path / name, "--out", tmp_path / "out")
     assert found["clients"] == found["topics"] == 0
-    assert found["notes"] == ["nobody subscribes to anything: there is nothing to plan"]
+    assert found["notes"] == ["no subscriptions: there is nothing to plan"]
     assert found["written"] == ["groups.parquet", "sizes.parquet", "plan.json"]
     assert pq.read_table(tmp_path / "out" / "groups.parquet").num_rows == 0
     assert run(["plan", str(tmp_path / name)]) == 0
@@ -213,27 +213,27 @@ def test_an_empty_table_is_a_plan_of_nothing(
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("client,theme\na,/x\n", "there is no column topic; it has client, theme"),
-        ("who,theme\na,/x\n", "there is no column client and no column topic; it has who, theme"),
+        ("client,theme\na,/x\n", "missing column topic; the columns are client, theme"),
+        ("who,theme\na,/x\n", "missing column client and column topic; the columns are who, theme"),
         ("client,topic\na,/x\nb,x\n", "row 2: topic pattern 'x' must start with '/'"),
         ("client,topic\na,/x/**/y\n", "row 1: topic pattern '/x/**/y': '*' must be a whole level"),
         ("client,topic,site\na,/x,east\nb,/x,\n", None),
         (
             "client,topic,site\na,/x,east\nb,/x,\nc,/x,west\n",
-            "row 2: nothing says at which site client 'b' is",
+            "row 2: client 'b' has no site",
         ),
         (
             "client,topic,site\na,/x,east\na,/y,west\n",
-            "row 2: client 'a' is at site 'west', and at 'east' before",
+            "row 2: client 'a' is at site 'west', but an earlier row says 'east'",
         ),
         ("client,topic\na,/x,too,many\n", "cannot read"),
         ("client,topic\na,/x\n,/b\n", "row 2 has no client"),
         ("client,topic\na,/x\nb,\n", "row 2 has no topic"),
-        ('client,topics\na,"/t,/u"\n', "column 'topics' is string, not a list: write a row for each topic"),
-        ("client,topic,topics\na,/x,/y\n", "there are the columns 'topic' and 'topics': keep one of them"),
-        ("subscriber,client,topic\na,b,/x\n", "there are the columns 'subscriber' and 'client'"),
-        ("client,client,topic\na,b,/x\n", "there are the columns 'client' and 'client'"),
-        ("client,topic,site,site\na,/x,east,west\n", "there are the columns 'site' and 'site'"),
+        ('client,topics\na,"/t,/u"\n', "column 'topics' is string, not a list: write one row per topic"),
+        ("client,topic,topics\na,/x,/y\n", "has the columns 'topic' and 'topics': keep one of them"),
+        ("subscriber,client,topic\na,b,/x\n", "has the columns 'subscriber' and 'client'"),
+        ("client,client,topic\na,b,/x\n", "has the columns 'client' and 'client'"),
+        ("client,topic,site,site\na,/x,east,west\n", "has the columns 'site' and 'site'"),
         ("", "cannot read"),
     ],
 )
@@ -309,7 +309,7 @@ def test_a_client_at_one_site_in_the_table_and_at_another_in_the_file(
     rows = [("a", "/t1", "east"), ("b", "/t1", ""), ("c", "/t1", "west")]
     assert planned(capsys, csv(tmp_path, rows), "--sites", sites)["sites"] == {"east": 2, "west": 1}
     reason = refused(capsys, csv(tmp_path, [*rows, ("d", "/t2", "east")]), "--sites", sites)
-    assert "row 4: client 'd' is at site 'east', and in the file of --sites at 'west'" in reason
+    assert "row 4: client 'd' is at site 'east', but the --sites file says 'west'" in reason
 
 
 @pytest.mark.parametrize("name", ["table.xlsx", "table", "missing.csv", "nats://127.0.0.1:1"])
@@ -323,15 +323,15 @@ def test_files_that_are_no_tables(name: str, tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ('[[site]]\nname = "north"', "row 1: site 'east' is not listed; the sites are north"),
+        ('[[site]]\nname = "north"', "row 1: site 'east' is not listed; known sites: north"),
         ("", "site"),
         ('[[site]]\nname = "east"\nport = 7', "port"),
         ('[[site]]\nname = "east"\nnode = "x:y"', "site 'east': node: 'x:y' is not an address"),
-        ('[[site]]\nname = "east"\nstandby = "x:1"', "site 'east': a standby needs a witness"),
+        ('[[site]]\nname = "east"\nstandby = "x:1"', "site 'east': give both a standby and a witness"),
         ('[[site]]\nname = "east"\n[[site]]\nname = "east"', "site 'east' is listed twice"),
         (
             '[[site]]\nname = "a"\nclients = ["x"]\n[[site]]\nname = "b"\nclients = ["x"]',
-            "client 'x' is at 'a' and at 'b'",
+            "client 'x' is listed at 'a' and at 'b'",
         ),
         ("[[site]", "sites.toml"),
     ],
@@ -347,11 +347,11 @@ def test_sites_that_are_wrong(
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("topic,share\n/t1,1\n", "there is no column weight; it has topic, share"),
-        ("topic,weight\n/t1,1\n/t2,-1\n", "row 2: weight -1.0 of '/t2' is no weight"),
+        ("topic,share\n/t1,1\n", "missing column weight; the columns are topic, share"),
+        ("topic,weight\n/t1,1\n/t2,-1\n", "row 2: weight -1.0 of '/t2' must be a number from 0"),
         ("topic,weight\n/t1,much\n", "column 'weight' is string, not numbers"),
         ("topic,weight\nt1,1\n", "weights: topic 't1' must start with '/'"),
-        ("topic,weight,weight\n/t1,1,2\n", "there are the columns 'weight' and 'weight'"),
+        ("topic,weight,weight\n/t1,1,2\n", "has the columns 'weight' and 'weight'"),
     ],
 )
 def test_weights_that_are_wrong(

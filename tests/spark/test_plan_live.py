@@ -97,7 +97,7 @@ async def test_a_network_without_an_order_has_nothing_to_tell() -> None:
     broker = BrokerServer("b")
     await broker.start()
     try:
-        with pytest.raises(PipelineError, match="knows of no sequencers"):
+        with pytest.raises(PipelineError, match="has no sequencers"):
             await planned(broker.address)
     finally:
         await broker.stop()

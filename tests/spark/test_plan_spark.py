@@ -78,14 +78,14 @@ def test_lists_of_topics_sites_from_elsewhere_and_rows_that_are_here(tmp_path: P
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("client,theme\na,/x\n", "there is no column topic; it has client, theme"),
+        ("client,theme\na,/x\n", "missing column topic; the columns are client, theme"),
         ("client,topic\na,/x\nb,x\n", "a row of client 'b': topic pattern 'x' must start with '/'"),
-        ("client,topic\na,/x\nb,\n", "a row of client 'b': there is no topic"),
+        ("client,topic\na,/x\nb,\n", "a row of client 'b': the topic is missing"),
         ("client,topic\na,/x\n,/x\n", "a row with topic '/x' has no client"),
         ('client,topics\na,"/t,/u"\n', "column 'topics' is string, not a list"),
-        ("client,topic,topics\na,/x,/y\n", "there are the columns 'topic' and 'topics'"),
-        ("client,topic,site\na,/x,east\na,/y,west\n", "client 'a' is at site 'west', and at 'east'"),
-        ("client,topic,site\na,/x,east\nb,/x,\nc,/x,west\n", "at which site client 'b' is"),
+        ("client,topic,topics\na,/x,/y\n", "has the columns 'topic' and 'topics'"),
+        ("client,topic,site\na,/x,east\na,/y,west\n", "client 'a' is at site 'west' and at 'east'"),
+        ("client,topic,site\na,/x,east\nb,/x,\nc,/x,west\n", "client 'b' has no site"),
     ],
 )
 def test_mistakes_on_spark(text: str, reason: str, tmp_path: Path, spark: Any) -> None:
@@ -111,15 +111,13 @@ def test_an_empty_client_and_a_second_site_on_spark(tmp_path: Path, spark: Any) 
     sites = PlannedSites(tuple(map(PlannedSite, SITES)), {"a": "east", "c": "west"})
     with pytest.raises(PipelineError) as caught:
         make_plan(str(path), PlanRequest(sites=sites, master=MASTER))
-    assert str(caught.value) == (
-        f"{path}: client 'c' is at site 'east', and in the file of --sites at 'west'"
-    )
+    assert str(caught.value) == (f"{path}: client 'c' is at site 'east', but the --sites file says 'west'")
 
 
 def test_unknown_sites_and_missing_files_on_spark(tmp_path: Path, spark: Any) -> None:
     path = tmp_path / "table.csv"
     path.write_text("client,topic,site\na,/x,east\n")
-    with pytest.raises(PipelineError, match="client 'a': site 'east' is not listed; the sites are north"):
+    with pytest.raises(PipelineError, match="client 'a': site 'east' is not listed; known sites: north"):
         make_plan(str(path), PlanRequest(sites=PlannedSites((PlannedSite("north"),)), master=MASTER))
     with pytest.raises(PipelineError, match=r"cannot read .*missing.csv as csv: .*PATH_NOT_FOUND"):
         make_plan(str(tmp_path / "missing.csv"), PlanRequest(master=MASTER))

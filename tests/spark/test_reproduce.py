@@ -98,7 +98,7 @@ def test_what_to_run_must_be_said_once(arguments: list[str], message: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("ordring", "did you mean 'ordering'?"), ("xyz", "there are ordering,")]
+    ("name", "hint"), [("ordring", "did you mean 'ordering'?"), ("xyz", "known reproductions: ordering,")]
 )
 def test_an_unknown_name_gets_the_nearest(name: str, hint: str) -> None:
     with pytest.raises(PipelineError) as caught:

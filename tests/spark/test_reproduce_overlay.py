@@ -92,7 +92,7 @@ def test_a_resampled_interval_is_the_same_every_time() -> None:
 def test_an_undecided_claim_says_so() -> None:
     claim = claimed("fig 1", "text", "paper", "measured", above(Estimate(1.0, -1.0, 3.0)), why="because")
     assert not claim.holds
-    assert claim.undecided and "not decided" in claim.why and "because" not in claim.why
+    assert claim.undecided and "too few runs to decide" in claim.why and "because" not in claim.why
     known = claimed("fig 1", "text", "paper", "measured", sure(False), why="because", note="here")
     assert known.why == "here; because" and known.measured == "measured"
     assert claimed("fig 1", "text", "paper", "measured", sure(True), why="because").why == ""

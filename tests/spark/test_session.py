@@ -35,10 +35,10 @@ def fake_java(directory: Path, printed: str) -> Path:
 def test_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(PipelineError, match="there is none: apt-get install default-jre-headless"):
+    with pytest.raises(PipelineError, match="none was found: apt-get install default-jre-headless"):
         session.check_spark()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(PipelineError, match="there is none in JAVA_HOME"):
+    with pytest.raises(PipelineError, match="none was found in JAVA_HOME"):
         session.check_spark()
 
 

@@ -180,7 +180,7 @@ def test_a_task_that_dies_half_way_is_run_again(spark: Any, broker: BrokerThread
 MISTAKES = [
     ("'' value", {"tokn": "x"}, "unknown option 'tokn': did you mean token?"),
     ("'' value", {"url": "tidings://127.0.0.1:1"}, "cannot reach tidings://127.0.0.1:1: connection refused"),
-    ("id value", {}, "the column value is bigint; it must be binary or string"),
+    ("id value", {}, "column value is bigint: it must be binary or string"),
     (
         "if(id = 3, null, cast(id as string)) value",
         {},
@@ -217,13 +217,13 @@ def test_nothing_is_overwritten(spark: Any, broker: BrokerThread) -> None:
     writer = spark.range(1).selectExpr("'' value").write.format("tidings")
     with pytest.raises(Exception) as raised:
         writer.options(url=broker.url, topic="/a").mode("overwrite").save()
-    told_in_one_line(raised.value, "events that are published stay published: write with mode('append')")
+    told_in_one_line(raised.value, "published events cannot be overwritten: write with mode('append')")
 
 
 @pytest.mark.parametrize(
     ("columns", "options", "words"),
     [
-        ("value; 1 size", {}, "the column size (int) is none that events have"),
+        ("value; 1 size", {}, "unknown column size (int): events have"),
         ("value", {"url": "tidings://127.0.0.1:1"}, "cannot reach tidings://127.0.0.1:1: connection refused"),
     ],
 )

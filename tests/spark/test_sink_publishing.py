@@ -131,7 +131,7 @@ def test_chunks_are_bounded_by_number_and_by_bytes() -> None:
 def test_a_full_disk_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with Spool() as spool, open("/dev/full", "wb", buffering=0) as full, monkeypatch.context() as patch:
         patch.setattr(spool, "_file", full)
-        with pytest.raises(PipelineError, match=r"no room for the rows of a partition in .*: No space left"):
+        with pytest.raises(PipelineError, match=r"cannot store the rows of a partition in .*: No space left"):
             spool.fill(rows(1))
 
 

@@ -133,10 +133,10 @@ def _surrogates(value: object) -> bool:
         (row(attributes=[("topic", "/b")]), "'topic' is reserved"),
         (row(attributes=[("n", str(2**64))]), "does not fit into 64 bits"),
         (row(attributes=[("n", '"torn')]), "starts with a quote but is not a JSON string"),
-        (row(attributes=[("key", "b")], key=b"c"), "'key' is b'c' in the column key, and 'b' in another"),
-        (row(headers=[{"key": "h", "value": b"1"}, {"key": "h", "value": b"2"}]), "'h' is b'2' in the column headers"),
-        (row(headers=[None]), "a header is null"),
-        (row(headers=[{"key": None, "value": b""}]), "a header is null, or its key is"),
+        (row(attributes=[("key", "b")], key=b"c"), "'key' is b'c' in column key, but 'b' in another"),
+        (row(headers=[{"key": "h", "value": b"1"}, {"key": "h", "value": b"2"}]), "'h' is b'2' in column headers"),
+        (row(headers=[None]), "a header or its key is null"),
+        (row(headers=[{"key": None, "value": b""}]), "a header or its key is null"),
         (row(attributes=[(f"a{n}", "1") for n in range(300)]), "300 attributes; at most 256"),
     ],
 )  # fmt: skip
@@ -149,19 +149,19 @@ def test_a_row_that_cannot_be_an_event_is_named(bad: dict[str, Any], words: str)
 @pytest.mark.parametrize(
     ("columns", "topic", "words"),
     [
-        ({"topic": TEXT}, None, "the column value (binary or string) is missing"),
-        ({"value": TEXT}, None, "give the option topic, or a column topic"),
-        ({"value": LongType()}, "/a", "the column value is bigint; it must be binary or string"),
-        ({"value": TEXT, "topic": BYTES}, "/a", "the column topic is binary; it must be string"),
-        ({"value": TEXT, "key": LongType()}, "/a", "the column key is bigint; it must be binary or string"),
+        ({"topic": TEXT}, None, "missing column value (binary or string)"),
+        ({"value": TEXT}, None, "set the option topic, or add a column topic"),
+        ({"value": LongType()}, "/a", "column value is bigint: it must be binary or string"),
+        ({"value": TEXT, "topic": BYTES}, "/a", "column topic is binary: it must be string"),
+        ({"value": TEXT, "key": LongType()}, "/a", "column key is bigint: it must be binary or string"),
         (
             {"value": TEXT, "attributes": MapType(StringType(), LongType())},
             "/a",
-            "the column attributes is map<string,bigint>; it must be map<string,string>",
+            "column attributes is map<string,bigint>: it must be map<string,string>",
         ),
-        ({"value": TEXT, "headers": TEXT}, "/a", "the column headers is string; it must be array<struct<"),
-        ({"value": TEXT, "price": LongType()}, "/a", "the column price (bigint) is none that events have"),
-        ({"value": TEXT, "Value": TEXT}, "/a", "the column value comes twice"),
+        ({"value": TEXT, "headers": TEXT}, "/a", "column headers is string: it must be array<struct<"),
+        ({"value": TEXT, "price": LongType()}, "/a", "unknown column price (bigint): events have"),
+        ({"value": TEXT, "Value": TEXT}, "/a", "duplicate column value"),
     ],
 )
 def test_wrong_columns_are_named_on_the_driver(
@@ -177,17 +177,20 @@ def test_wrong_columns_are_named_on_the_driver(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "the option url is missing"),
+        ({}, "missing option url"),
         ({"url": URL, "tpoic": "/a"}, "unknown option 'tpoic': did you mean topic?"),
         ({"url": URL, "tlsc": "x"}, "did you mean tlsCa?"),
-        ({"url": URL, "zzz": "x"}, "unknown option 'zzz': known are url, topic, token, tlsCa, name, timeout"),
+        (
+            {"url": URL, "zzz": "x"},
+            "unknown option 'zzz': known options: url, topic, token, tlsCa, name, timeout",
+        ),
         ({"url": "127.0.0.1:7400"}, "option url: '127.0.0.1:7400' is not a broker's URL"),
         ({"url": "tidings://h:port"}, "option url: 'h:port' is not an address"),
         ({"url": URL, "topic": "news"}, "option topic: topic 'news' must start with '/'"),
-        ({"url": URL, "timeout": "soon"}, "option timeout 'soon' is not a number of seconds above 0"),
+        ({"url": URL, "timeout": "soon"}, "option timeout 'soon' must be a number of seconds above 0"),
         ({"url": URL, "timeout": "-1"}, "option timeout '-1'"),
         ({"url": URL, "timeout": "nan"}, "option timeout 'nan'"),
-        ({"url": URL, "name": "a~b"}, "option name 'a~b' is none for a publisher"),
+        ({"url": URL, "name": "a~b"}, "option name 'a~b' is not a publisher's name"),
         ({"url": URL, "name": "n" * 41}, "1 to 40 printable characters"),
     ],
 )

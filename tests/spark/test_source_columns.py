@@ -131,5 +131,5 @@ def test_attributes_that_do_not_decode_are_named_by_their_offset() -> None:
     damaged = batch.set_column(
         6, batch.schema.field("packed"), pa.array([b"\x80", b"\xc1", b"\x80"], pa.binary())
     )
-    with pytest.raises(ArchiveCorrupt, match="the attributes at offset 6 do not decode"):
+    with pytest.raises(ArchiveCorrupt, match="cannot decode the attributes at offset 6"):
         RowSelection(None, "x = 1")(damaged)

@@ -52,17 +52,20 @@ def test_starting_offsets(text: str, expected: object) -> None:
 MISTAKES = [
     ({}, "archive"),
     ({"archive": "/a", "url": "tidings://h:1"}, "exclude each other"),
-    ({"archive": "/a,,/b"}, "empty part"),
+    ({"archive": "/a,,/b"}, "empty element"),
     ({"archive": "/a,/a"}, "twice"),
-    ({"archive": "/a", "token": "t"}, "token is for a url"),
-    ({"archive": "/a", "timeout": "3"}, "timeout is for a url"),
-    ({"url": "tidings://h:1", "timeout": "soon"}, "option timeout 'soon' is not a number of seconds above 0"),
-    ({"url": "tidings://h:1", "timeout": "0"}, "option timeout '0' is not a number of seconds above 0"),
-    ({"url": "kafka://h:1"}, "'kafka://h:1' does not start with tidings://"),
+    ({"archive": "/a", "token": "t"}, "token is only for url"),
+    ({"archive": "/a", "timeout": "3"}, "timeout is only for url"),
+    (
+        {"url": "tidings://h:1", "timeout": "soon"},
+        "option timeout 'soon' must be a number of seconds above 0",
+    ),
+    ({"url": "tidings://h:1", "timeout": "0"}, "option timeout '0' must be a number of seconds above 0"),
+    ({"url": "kafka://h:1"}, "'kafka://h:1' must start with tidings://"),
     ({"url": "tidings://h:port"}, "the port must be a number"),
     ({**A, "startingOfsets": "1"}, "unknown option 'startingOfsets': did you mean startingOffsets?"),
     ({**A, "STARTINGOFSETS": "1"}, "did you mean startingOffsets?"),
-    ({**A, "colour": "red"}, "unknown option 'colour': known are archive"),
+    ({**A, "colour": "red"}, "unknown option 'colour': known options: archive"),
     ({**A, "subscribe": "/a/*"}, "option subscribe: topic '/a/*' has a wildcard"),
     ({**A, "subscribe": "a"}, "option subscribe: topic 'a' must start"),
     ({**A, "subscribePattern": "/a*"}, "option subscribePattern: topic pattern '/a*'"),
@@ -75,10 +78,10 @@ MISTAKES = [
     ({**A, "startingOffsets": '{"a": 1, "a": 2}'}, "malformed"),
     ({**A, "startingOffsets": "[" * 100_000}, "malformed"),
     ({**A, "startingOffsets": "9" * 5_000}, "malformed"),
-    ({**A, "startingOffsets": '{"a": "1"}'}, "'\"1\"' for archive 'a' is no offset"),
-    ({**A, "startingOffsets": '{"a": true}'}, "is no offset"),
-    ({**A, "startingOffsets": '{"a": 1.0}'}, "is no offset"),
-    ({**A, "startingOffsets": '{"a": -3}'}, "is no offset"),
+    ({**A, "startingOffsets": '{"a": "1"}'}, "'\"1\"' for archive 'a' is not an offset"),
+    ({**A, "startingOffsets": '{"a": true}'}, "is not an offset"),
+    ({**A, "startingOffsets": '{"a": 1.0}'}, "is not an offset"),
+    ({**A, "startingOffsets": '{"a": -3}'}, "is not an offset"),
     ({"archive": "/a,/b", "startingOffsets": "3"}, "one number for 2 archives"),
     ({**A, "endingOffsets": "earliest"}, "cannot be earliest"),
     ({**A, "endingOffsets": '{"a": -2}'}, "cannot be earliest"),
@@ -86,15 +89,15 @@ MISTAKES = [
     ({**A, "startingTimestamp": "yesterday"}, "milliseconds since 1970"),
     (
         {**A, "startingTimestamp": "99999999999999"},
-        "'99999999999999' is beyond 9223372036854, in the year 2262",
+        "'99999999999999' is too large: expected milliseconds since 1970, at most 9223372036854 (in the year 2262)",
     ),
-    ({**A, "endingTimestamp": "9" * 30}, "is beyond 9223372036854"),
+    ({**A, "endingTimestamp": "9" * 30}, "at most 9223372036854"),
     ({**A, "startingTimestamp": "5", "endingTimestamp": "4"}, "before startingTimestamp"),
-    ({**A, "failOnDataLoss": "maybe"}, "neither true nor false"),
-    ({**A, "minPartitions": "0"}, "option minPartitions '0' is not a number from 1"),
+    ({**A, "failOnDataLoss": "maybe"}, "must be true or false"),
+    ({**A, "minPartitions": "0"}, "option minPartitions '0' must be a number from 1"),
     ({**A, "minPartitions": "1000000000"}, "to 100000"),
-    ({**A, "maxOffsetsPerTrigger": "-1"}, "not a number from 1"),
-    ({**A, "consumer": " "}, "is no name"),
+    ({**A, "maxOffsetsPerTrigger": "-1"}, "must be a number from 1"),
+    ({**A, "consumer": " "}, "must be a name"),
 ]
 
 
@@ -114,10 +117,10 @@ def test_the_last_instant_there_is() -> None:
 
 def test_options_of_the_other_kind_of_read() -> None:
     for name in ("endingOffsets", "endingTimestamp"):
-        with pytest.raises(PipelineError, match=f"option {name} is for batches"):
+        with pytest.raises(PipelineError, match=f"option {name} is only for batch reads"):
             parse_options({**A, name: "1"}, streaming=True)
     for name in ("maxOffsetsPerTrigger", "consumer"):
-        with pytest.raises(PipelineError, match=f"option {name} is for streams"):
+        with pytest.raises(PipelineError, match=f"option {name} is only for streams"):
             parse_options({**A, name: "1"}, streaming=False)
 
 

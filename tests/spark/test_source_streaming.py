@@ -119,8 +119,8 @@ def test_an_edited_checkpoint_is_told_in_one_line(query: Query, archive: Path) -
     with ArchiveReader(archive) as reader:
         name = reader.id
     for position, words in (
-        ({name: 30}, "go backwards, from 40 to 30"),
-        ({"f" * 32: 60}, f"names archive {'f' * 32}, and there is {archive} (archive {name})"),
+        ({name: 30}, "go backwards from 40 to 30 in"),
+        ({"f" * 32: 60}, f"names archive {'f' * 32}, but this source reads {archive} (archive {name})"),
     ):
         query.edit(1, position)
         query.forget(1)
@@ -140,5 +140,5 @@ def test_a_position_that_is_put_back_by_hand_is_read_again(query: Query, archive
 
 
 def test_a_mistake_is_told_when_the_query_starts(query: Query, archive: Path) -> None:
-    with pytest.raises(Exception, match="option endingOffsets is for batches: a stream has no end"):
+    with pytest.raises(Exception, match="option endingOffsets is only for batch reads: a stream has no end"):
         query.run(archive, endingOffsets=3)

@@ -117,7 +117,9 @@ def test_a_broker_that_goes_and_comes_back(spark: Any, keeper: Keeper, tmp_path:
     ) as told:
         run(timeout=1)
     line = str(told.value).splitlines()[0]
-    assert line.endswith(", for 1 s (option timeout): a query that is started again goes on where it was")
+    assert line.endswith(
+        "; gave up after 1 s (option timeout): start the query again to resume where it stopped"
+    )
     assert "Traceback" not in str(told.value)
     keeper.call(keeper.start())
     keeper.call(keeper.publish(400, 450))

@@ -164,19 +164,19 @@ def test_the_shipped_grids_are_good() -> None:
         (SMALL + "[grid]\nduration_s = 3", "grid.duration_s: must be an array of values, not 3"),
         (SMALL + "[grid]\nduration_s = []", "grid.duration_s: must not be empty"),
         (SMALL + "[grid]\nduration_s = [1, 1]", "grid.duration_s: 1 is listed twice"),
-        (SMALL + '[grid]\n"a..b" = [1]', "grid: 'a..b' is no dotted key such as network.loss.rate"),
+        (SMALL + '[grid]\n"a..b" = [1]', "grid: 'a..b' is not a dotted key such as network.loss.rate"),
         (
             SMALL + "[grid]\nseed = [1]",
-            "grid.seed: seeds are given at the top level, as seeds = [1, 2, 3]",
+            "grid.seed: set seeds at the top level, as seeds = [1, 2, 3]",
         ),
         (
             SMALL + "[grid]\nduration_s = [1]\n[[zip]]\nduration_s = [2]",
-            "zip[0].duration_s: duration_s has values in another place, too",
+            "zip[0].duration_s: duration_s already has values elsewhere in the grid",
         ),
-        (SMALL + "[zip]\nduration_s = [2]", "[zip]: write [[zip]], there may be several"),
+        (SMALL + "[zip]\nduration_s = [2]", "[zip]: must be an array of tables: write [[zip]]"),
         (
             SMALL + "[[zip]]\nduration_s = [2]\nsettle_s = [2, 3]",
-            "zip[0]: the lists must be equally long: duration_s has 1, settle_s has 2",
+            "zip[0]: the lists must have the same length: duration_s has 1, settle_s has 2",
         ),
         (SMALL + "[[zip]]", "zip[0]: has no keys"),
         (
@@ -194,7 +194,7 @@ def test_the_shipped_grids_are_good() -> None:
         ),
         (
             SMALL + '[grid]\n"publisher.2.rate_hz" = [1]',
-            "point 0 (publisher.2.rate_hz = 1): publisher.2.rate_hz: publisher has 2 entries, counting from 0",
+            "point 0 (publisher.2.rate_hz = 1): publisher.2.rate_hz: publisher has 2 entries, counted from 0",
         ),
         (
             SMALL + '[grid]\n"duration_s.low" = [1]',
@@ -218,7 +218,7 @@ def test_a_mistake_is_told_in_one_line(tmp_path: Path, text: str, message: str) 
 def test_too_many_runs(tmp_path: Path) -> None:
     text = f"seeds = {MAX_RUNS}" + SMALL + "[grid]\nduration_s = [1, 2]"
     assert problem_of(tmp_path, text) == (
-        "2 points with 1,000,000 seeds are 2,000,000 runs; at most 1,000,000 are possible"
+        "2 points with 1,000,000 seeds are 2,000,000 runs; at most 1,000,000 are allowed"
     )
     assert "at most 1,000,000 runs" in problem_of(tmp_path, f"seeds = {MAX_RUNS + 1}" + SMALL)
 

@@ -84,11 +84,11 @@ def test_a_run_that_dies_is_told_from_one_that_is_late() -> None:
         time.sleep(FOREVER_SECONDS)
         return {}
 
-    with pytest.raises(RunDied, match="killed by SIGKILL, perhaps for want of memory"):
+    with pytest.raises(RunDied, match="killed by SIGKILL, perhaps because memory ran out"):
         isolated(killed)
     with pytest.raises(RunDied, match="ended with code 9"):
         isolated(ended)
-    with pytest.raises(RunTimedOut, match=r"not done after 0\.05 s"):
+    with pytest.raises(RunTimedOut, match=r"timed out after 0\.05 s"):
         isolated(late, 0.05)
 
 
@@ -170,7 +170,7 @@ def test_a_run_that_raises_dies_or_is_late_is_a_record(
         for planted, timeout_s, message in (
             (breaks, None, "ZeroDivisionError: planted"),
             (dies, None, "killed by SIGKILL"),
-            (lasts, 0.05, "not done after 0.05 s"),
+            (lasts, 0.05, "timed out after 0.05 s"),
         ):
             monkeypatch.setattr(sweep_run, "run_scenario", planted)
             job = job_of(grid, tmp_path / "out", records.mark, timeout_s=timeout_s, keep_traces=True)
@@ -187,7 +187,7 @@ def test_without_a_shared_directory_only_the_driver_keeps_records(grid: Grid, tm
         assert record["error"] is None
         assert list((tmp_path / "out" / "done").iterdir()) == []
         (record,) = run_item(job_of(grid, tmp_path / "elsewhere", "", keep_traces=True), item)
-        assert "traces need one that all machines share" in record["error"]
+        assert "to keep traces, all machines must share it" in record["error"]
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -226,7 +226,7 @@ def test_a_damaged_part_is_named(tmp_path: Path) -> None:
         records.add(table_of(record_of("a")))
     (part,) = (tmp_path / "done").iterdir()
     part.write_bytes(part.read_bytes()[:-9])
-    with pytest.raises(PipelineError, match=f"{part} cannot be read; remove it"):
+    with pytest.raises(PipelineError, match=f"cannot read {part}; remove it"):
         with opened_records(tmp_path):
             pass
 

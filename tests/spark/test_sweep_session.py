@@ -17,7 +17,7 @@ def test_a_master_that_nobody_listens_at_is_told_at_once() -> None:
         port = taken.getsockname()[1]
         check_master(f"spark://127.0.0.1:{port}")
         check_master(f"spark://127.0.0.1:1,127.0.0.1:{port}")
-    with pytest.raises(PipelineError, match=f"no Spark master can be reached at 127.0.0.1:{port}: "):
+    with pytest.raises(PipelineError, match=f"cannot reach a Spark master at 127.0.0.1:{port}: "):
         check_master(f"spark://127.0.0.1:{port}")
     for master in ("local[2]", "yarn", "k8s://https://10.0.0.1"):
         check_master(master)
@@ -27,7 +27,9 @@ def test_a_master_that_nobody_listens_at_is_told_at_once() -> None:
     "master", ["spark://", "spark://host", "spark://host:", "spark://host:x", "spark://h:70000"]
 )
 def test_an_address_that_is_none(master: str) -> None:
-    with pytest.raises(PipelineError, match="is no address of a Spark master, such as spark://HOST:7077"):
+    with pytest.raises(
+        PipelineError, match="is not the address of a Spark master: expected spark://HOST:PORT"
+    ):
         check_master(master)
 
 

@@ -1,6 +1,7 @@
-"""What runs on Spark. Nothing else of tidings imports pyspark.
+"""Everything that runs on Spark; the rest of tidings does not import pyspark.
 
-After `import tidings.spark`, Spark finds `format("tidings")` in whichever Python runs the program.
+`import tidings.spark` makes `format("tidings")` available to Spark, whichever Python runs the program. Read `session`
+and `tasks` first, then `format` (source and sink), `audit`, `plan` and `sweep`, each on its own.
 """
 
 from tidings.extras import need

@@ -1,9 +1,9 @@
-"""Which Python Spark runs: the one that runs the program, which has tidings, instead of any `python3` on PATH.
+"""Makes Spark run the Python of the program, which has tidings, instead of any `python3` on PATH.
 
-Spark's JVM looks for `format("tidings")` with PYSPARK_DRIVER_PYTHON, else PYSPARK_PYTHON, else `python3`, as its
-environment was when it started. Tasks run with PYSPARK_PYTHON, else `python3`, as of the start of the SparkContext.
-So a program that is started by the path of its Python, without an activated environment, asks the system's Python,
-which has no tidings.
+Spark's JVM looks for `format("tidings")` with PYSPARK_DRIVER_PYTHON, else PYSPARK_PYTHON, else `python3`, as set when
+the JVM started. Tasks run with PYSPARK_PYTHON, else `python3`, as set when the SparkContext started. A program that is
+started by the path of its Python, without activating the environment, would therefore use the system's Python, which
+has no tidings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SETTINGS = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 
 
 def use_this_python() -> None:
-    """Has Spark run this Python, unless the user has chosen one, or Spark would find this one by itself."""
+    """Make Spark run this Python, unless the user has chosen one or Spark would find this one anyway."""
     if any(os.environ.get(name) for name in SETTINGS) or not sys.executable or _is_first_on_path():
         return
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -26,15 +26,16 @@ def use_this_python() -> None:
 
 
 def _is_first_on_path() -> bool:
-    """Links are not followed: the Python of a virtual environment is a link to one that has other packages."""
+    """Say whether `python3` on PATH is this Python. Links are not followed: the Python of a virtual environment is a
+    link to one that has other packages."""
     found = shutil.which("python3")
     return found is not None and Path(found).absolute().parent == Path(sys.executable).absolute().parent
 
 
 def _mend_running_session() -> None:
-    """The JVM has read its environment, so the source is registered by hand.
+    """Register the source by hand, because the JVM has already read its environment.
 
-    Not on a cluster: its workers may well run, under the name `python3`, a Python that has tidings.
+    Not on a cluster: there `python3` may well be a Python that has tidings.
     """
     from pyspark.sql import SparkSession
 

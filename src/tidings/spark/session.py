@@ -1,6 +1,6 @@
-"""A Spark session as the command line needs it: local by default, quiet, and one clear line where there is none.
+"""The Spark session of the command line: local by default, quiet, and with a one-line error where Spark cannot run.
 
-Importing this module does not import pyspark, so that its absence can be told.
+Importing this module does not import pyspark, so that a missing pyspark can be reported.
 """
 
 from __future__ import annotations
@@ -27,14 +27,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_NEEDED = 17
-NO_JAVA = (
-    "Spark needs Java 17 or newer, and there is none: apt-get install default-jre-headless (or set JAVA_HOME)"
-)
+NO_JAVA = "Spark needs Java 17 or newer, but none was found: apt-get install default-jre-headless (or set JAVA_HOME)"
 LOCAL_ATTEMPTS = 3
-"""`local[2]` would never repeat a failed task."""
+"""`local[2]` would never retry a failed task."""
 SHUFFLE_PARTITIONS_PER_CORE = 2
 SOURCE = Path(tidings.__file__).parents[1]
-"""Where the packages are that make up tidings."""
+"""The directory of the packages that make up tidings."""
 LOG_SETTINGS = Path(__file__).parent / "log4j2.properties"
 JAVA_SECONDS = 60
 MASTER_SECONDS = 10.0
@@ -46,28 +44,28 @@ def default_master() -> str:
 
 
 def check_spark() -> None:
-    """PipelineError, in one line, where Spark cannot run."""
+    """Raise PipelineError, in one line, where Spark cannot run."""
     need("a job on Spark", "spark", "pyspark", error=PipelineError)
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
     if java is None:
         where = f" in JAVA_HOME ({home})" if home else ""
-        raise PipelineError(NO_JAVA.replace("there is none", f"there is none{where}"))
+        raise PipelineError(NO_JAVA.replace("none was found", f"none was found{where}"))
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=JAVA_SECONDS)  # noqa: S603
+        reply = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=JAVA_SECONDS)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired) as error:
         raise PipelineError(f"{NO_JAVA} ({java} does not run: {error})") from None
-    found = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
+    found = re.search(r'version "(?:1\.)?(\d+)', reply.stderr + reply.stdout)
     if found is None or int(found[1]) < JAVA_NEEDED:
         which = "an unknown version" if found is None else f"version {found[1]}"
-        raise PipelineError(NO_JAVA.replace("there is none", f"{java} is {which}"))
+        raise PipelineError(NO_JAVA.replace("none was found", f"{java} is {which}"))
 
 
 @contextmanager
 def spark_session(
     master: str | None = None, *, app: str = "tidings", settings: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """The active session if there is one, which stays open; else one of our own at `master`, stopped at the end."""
+    """Yield the active session, which stays open, or start one at `master` and stop it at the end."""
     check_spark()
     from pyspark.sql import SparkSession
 
@@ -115,28 +113,32 @@ def _start(master: str, app: str, settings: Mapping[str, str]) -> SparkSession:
         try:
             session = builder.getOrCreate()
         except Exception as error:
-            raise PipelineError(f"no Spark session at {master}: {_reason(error, printed())}") from None
+            raise PipelineError(
+                f"cannot start a Spark session at {master}: {_reason(error, printed())}"
+            ) from None
     return session
 
 
 def check_master(master: str) -> None:
-    """PipelineError where nobody listens at a standalone master's address: Spark tries for minutes, and says less."""
+    """Raise PipelineError if nothing listens at a standalone master's address: Spark retries for minutes, and says
+    less."""
     problems = []
     for address in master.removeprefix("spark://").split(",") if master.startswith("spark://") else ():
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-            raise PipelineError(f"{master} is no address of a Spark master, such as spark://HOST:7077")
+            raise PipelineError(f"{master} is not the address of a Spark master: expected spark://HOST:PORT")
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=MASTER_SECONDS).close()
             return
         except OSError as error:
             problems.append(f"{address}: {error.strerror or error}")
     if problems:
-        raise PipelineError(f"no Spark master can be reached at {'; '.join(problems)}")
+        raise PipelineError(f"cannot reach a Spark master at {'; '.join(problems)}")
 
 
 def _add_python_path() -> None:
-    """The driver's JVM looks for `format("tidings")` with PYSPARK_PYTHON, which may be one that has no tidings."""
+    """Add tidings to PYTHONPATH: the driver's JVM looks for `format("tidings")` with PYSPARK_PYTHON, which may lack
+    it."""
     source = str(SOURCE)
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     if source not in paths:
@@ -148,14 +150,14 @@ def _loopback(master: str) -> bool:
 
 
 def _driver_megabytes() -> int:
-    """A quarter of the machine, from 1 to 8 GiB; Python's workers have theirs beside it."""
+    """Return a quarter of the machine's memory, between 1 and 8 GiB; the Python workers need memory, too."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
     return min(max(total // 4, 1024), 8192)
 
 
 @contextmanager
 def _stderr_kept() -> Iterator[Callable[[], str]]:
-    """What the JVM prints while it starts is kept, not shown: it inherits our stderr as it is then."""
+    """Capture what the JVM prints while it starts: it inherits stderr as it is at that moment."""
     with tempfile.TemporaryFile() as kept:
 
         def text() -> str:
@@ -174,16 +176,16 @@ def _stderr_kept() -> Iterator[Callable[[], str]]:
 
 def _reason(error: Exception, printed: str) -> str:
     lines = [line.strip() for line in f"{printed}\n{error}".splitlines() if line.strip()]
-    told = [line for line in lines if "Exception" in line or "Error" in line]
-    if told and STOPPED in told[-1]:
-        return "the cluster ended the application at once; the logs of its master and its workers say why"
-    return (told or lines or [type(error).__name__])[-1][:500]
+    errors = [line for line in lines if "Exception" in line or "Error" in line]
+    if errors and STOPPED in errors[-1]:
+        return "the cluster stopped the application at once; see the logs of its master and workers"
+    return (errors or lines or [type(error).__name__])[-1][:500]
 
 
 def ship_package(session: SparkSession, directory: Path) -> None:
-    """The workers of a cluster get tidings as it is here; what it depends on they must have.
+    """Send this copy of tidings to the workers of a cluster, which must have its dependencies.
 
-    They fetch it when they start, so the directory stays as long as the session.
+    Workers fetch it when they start, so the directory must last as long as the session.
     """
     path = directory / "tidings.zip"
     path.write_bytes(package_zip())
@@ -195,7 +197,7 @@ def package_zip(source: Path = SOURCE) -> bytes:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in ("tidings", "pyspark_tidings"):
             if not (source / package / "__init__.py").is_file():
-                raise PipelineError(f"{source} has no package {package} that Spark's workers could be given")
+                raise PipelineError(f"{source} has no package {package} to send to Spark's workers")
             for path in sorted((source / package).rglob("*")):
                 if path.is_file() and path.suffix != ".pyc":
                     archive.write(path, path.relative_to(source))

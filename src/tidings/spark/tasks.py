@@ -1,7 +1,6 @@
-"""One call per Spark task, with progress: what sweeps and reproductions run on.
+"""Runs one call per Spark task and reports progress; sweeps and studies use it.
 
-`createDataFrame(...).mapInArrow` would put many items into one task; a range with as many partitions as items
-does not.
+`createDataFrame(...).mapInArrow` would put many items into one task; a range with as many partitions as items does not.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Row = Mapping[str, Any]
 Progress = Callable[[float], None]
-"""Told which share, from 0 to 1, is done."""
+"""Called with the share that is done, from 0 to 1."""
 POLL_SECONDS = 0.2
 
 
 def map_tasks(
     session: SparkSession, run: Callable[[Item], Iterable[Row]], items: Sequence[Item], schema: pa.Schema
 ) -> DataFrame:
-    """The rows of `run(item)` for each of the items, one task each. `run` and the items go to the workers."""
+    """Return the rows of `run(item)` for all items, one task per item. `run` and the items are sent to the workers."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     def run_batches(batches: Iterable[Any]) -> Iterator[Any]:
@@ -45,7 +44,7 @@ def run_tasks(
     schema: pa.Schema,
     progress: Progress = lambda share: None,
 ) -> pa.Table:
-    """The same, computed now and brought here, in the order of the items."""
+    """Run `map_tasks` now and return the rows, in the order of the items."""
     if not items:
         return schema.empty_table()
     with watched(session, len(items), progress):
@@ -92,7 +91,7 @@ class watched:  # noqa: N801 - used as a context manager
 
 
 def _interrupted(error: BaseException | None) -> bool:
-    """On ^C pyspark cancels the jobs, and then complains that they were."""
+    """Say whether the cause is ^C: pyspark then cancels the jobs and raises an error because they were cancelled."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None

@@ -1,7 +1,8 @@
-"""The figures of the papers, run again: `tidings reproduce`.
+"""Reproduces the figures and claims of the papers: `tidings reproduce`.
 
-A study (`study.py`) is a list of points and what to say of their results; `runner.py` runs the points of all the
-studies asked for as one Spark job and keeps what is finished; `plots.py` draws, `report.py` writes it all down.
+A study (`study.py`) is a list of points and the panels and claims drawn from their results. `runner.py` runs the points
+of all requested studies as one Spark job and keeps finished ones; `plots.py` draws, `report.py` writes the report. One
+folder per paper holds its study, runs, panels and claims.
 """
 
 from tidings.extras import need

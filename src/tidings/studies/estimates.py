@@ -1,7 +1,7 @@
-"""Means over random runs, with their 95 % intervals, and what a comparison of two of them shows.
+"""Means over random runs with their 95 % intervals, and verdicts on comparisons of them.
 
-Runs of one seed share the network and what is published, so that comparisons go seed by seed: what differs between
-networks does not hide what differs between algorithms. A statement holds only where the interval says so.
+Runs of one seed share the network and the publications, so comparisons go seed by seed: differences between networks do
+not hide differences between algorithms. A statement holds only if the interval says so.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ CONFIDENCE = 0.95
 RESAMPLINGS = 500
 BySeed = Mapping[int, float]
 Statistic = Callable[[Sequence[int]], float]
-"""Of the runs of these seeds, one of which may be there twice."""
+"""A function of the runs of these seeds, which may contain duplicates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean and how far it may be off, on either side, with 95 % confidence; one run alone says nothing of that."""
+    """A mean with its 95 % confidence interval; a single run has an unbounded one."""
 
     mean: float
     low: float
@@ -36,7 +36,7 @@ class Estimate:
 
     @property
     def half(self) -> float:
-        """For error bars, which cannot be without end."""
+        """Half the interval, for error bars; 0 if it is unbounded."""
         width = (self.high - self.low) / 2
         return width if isfinite(width) else 0.0
 
@@ -57,21 +57,21 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def difference(left: BySeed, right: BySeed) -> Estimate:
-    """Left less right, over the seeds of both."""
+    """Estimate left minus right, over the seeds of both."""
     return estimate([left[seed] - right[seed] for seed in sorted(left.keys() & right.keys())])
 
 
 def pooled(differences: Sequence[tuple[BySeed, BySeed]]) -> Estimate:
-    """The mean of several differences, seed by seed: one answer where each alone would be too uncertain."""
+    """Estimate the mean of several differences, seed by seed: one answer where each alone would be too uncertain."""
     shared = [left.keys() & right.keys() for left, right in differences]
     seeds = sorted(frozenset.intersection(*map(frozenset, shared))) if shared else []
     return estimate([fmean(left[seed] - right[seed] for left, right in differences) for seed in seeds])
 
 
 def resampled(statistic: Statistic, seeds: Sequence[int]) -> Estimate:
-    """A statistic that is no mean, such as a ratio: its interval by drawing the seeds again and again."""
+    """Estimate a statistic that is not a mean, such as a ratio, by resampling the seeds."""
     random = Random(1)
-    known = cache(lambda drawn: statistic(drawn))  # of few seeds there are few different draws
+    known = cache(lambda drawn: statistic(drawn))  # few seeds give few distinct draws
     drawn = sorted(known(tuple(sorted(random.choices(seeds, k=len(seeds))))) for _ in range(RESAMPLINGS))
     outside = round(RESAMPLINGS * (1 - CONFIDENCE) / 2)
     return Estimate(statistic(seeds), drawn[outside], drawn[-1 - outside])
@@ -79,7 +79,7 @@ def resampled(statistic: Statistic, seeds: Sequence[int]) -> Estimate:
 
 @dataclass(frozen=True, slots=True)
 class ClaimVerdict:
-    """`undecided`: the interval contains both answers."""
+    """Whether a claim holds; `undecided`: the interval contains both answers."""
 
     holds: bool
     undecided: bool = False
@@ -96,19 +96,19 @@ def below(found: Estimate, limit: float = 0.0) -> ClaimVerdict:
 
 
 def within(found: Estimate, low: float, high: float) -> ClaimVerdict:
-    """'About so much': the mean is in the band; beside it, undecided where its interval meets the band."""
+    """Check 'about this much': the mean is in the band. Outside it, undecided if the interval overlaps the band."""
     if low <= found.mean <= high:
         return ClaimVerdict(True)
     return ClaimVerdict(False, undecided=found.low <= high and found.high >= low)
 
 
 def inside(found: Estimate, low: float, high: float) -> ClaimVerdict:
-    """'The same': all of the interval is in the band."""
+    """Check 'the same': the whole interval is in the band."""
     return both(above(found, low), below(found, high))
 
 
 def both(*verdicts: ClaimVerdict) -> ClaimVerdict:
-    """All of them hold; if not, undecided unless one of them is known not to."""
+    """Check that all hold; if not, undecided unless one is known not to hold."""
     return ClaimVerdict(
         all(verdict.holds for verdict in verdicts),
         undecided=all(verdict.holds or verdict.undecided for verdict in verdicts)
@@ -117,17 +117,17 @@ def both(*verdicts: ClaimVerdict) -> ClaimVerdict:
 
 
 def sure(holds: bool) -> ClaimVerdict:
-    """Where nothing is random."""
+    """Return a verdict where nothing is random."""
     return ClaimVerdict(holds)
 
 
 def claimed(
     figure: str, text: str, paper: str, measured: str, verdict: ClaimVerdict, why: str = "", note: str = ""
 ) -> PaperClaim:
-    """`why` is told where the claim is known not to hold, `note` always: what is different in our experiment."""
+    """Return the claim. `why` is shown if it is known not to hold, `note` (how our experiment differs) always."""
     reasons = [note] if note else []
     if verdict.undecided:
-        reasons.append("not decided by so few runs: the 95 % interval contains both answers")
+        reasons.append("too few runs to decide: the 95 % interval contains both answers")
     elif not verdict.holds and why:
         reasons.append(why)
     return PaperClaim(figure, text, paper, measured, verdict.holds, "; ".join(reasons), verdict.undecided)
@@ -146,13 +146,13 @@ class StudyRows:
         return sorted({row[column] for row in self.rows(**where)})
 
     def by_seed(self, column: str, **where: Any) -> dict[int, float]:
-        """Runs in which there was nothing to measure are not among them."""
+        """Return the values by seed, without runs that had nothing to measure."""
         return {row["seed"]: row[column] for row in self.rows(**where) if row[column] is not None}
 
     def mean(self, column: str, **where: Any) -> Estimate:
         return estimate(list(self.by_seed(column, **where).values()))
 
     def series(self, x: str, y: str, **where: Any) -> list[tuple[float, float, float]]:
-        """For a drawing: over x, the mean of y and half its interval."""
+        """Return points to plot: x, the mean of y, and half its interval."""
         found = [(value, self.mean(y, **{**where, x: value})) for value in self.distinct(x, **where)]
         return [(float(value), mean.mean, mean.half) for value, mean in found if mean.mean == mean.mean]

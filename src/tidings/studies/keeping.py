@@ -1,7 +1,7 @@
-"""Finished points are kept, one small file each, so that a second call goes on where the first was cut short.
+"""Keeps finished points, one small file each, so that a second call continues where the first was interrupted.
 
-A point's file is named by a hash of the point, the study's version and the code that decides results: a result
-of other code is never taken for one of this.
+A point's file is named by a hash of the point, the study's version and the code that determines results, so results of
+other code are never reused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidings.storage.files import replaced
 from tidings.studies.study import Point, Study
 
 DECIDING = (core, drivers, scenarios, storage)
-"""The packages that experiments run. As modules, not as names: one that moved is missed when this is imported."""
+"""The packages that experiments run. As modules, not as names, so that a moved one fails at import."""
 
 
 @cache
@@ -34,20 +34,23 @@ def code_hash() -> str:
 
 
 def source_files(package: ModuleType) -> list[Path]:
-    """PipelineError if there are none: the results of any code would then pass for those of this."""
+    """Return the sources of a package; PipelineError if there are none, since results of any code would then look
+    valid."""
     found = sorted(path for directory in package.__path__ for path in Path(directory).rglob("*.py"))
     if not found:
-        raise PipelineError(f"{package.__name__} has no source files: results cannot be kept")
+        raise PipelineError(
+            f"{package.__name__} has no source files: cannot identify the code of kept results"
+        )
     return found
 
 
 def key_of(study: Study, point: Point) -> str:
-    told = json.dumps([study.name, study.version, code_hash(), point], sort_keys=True)
-    return hashlib.sha256(told.encode()).hexdigest()[:32]
+    identity = json.dumps([study.name, study.version, code_hash(), point], sort_keys=True)
+    return hashlib.sha256(identity.encode()).hexdigest()[:32]
 
 
 def kept(path: Path) -> dict[str, Any] | None:
-    """What a point gave; None if it has not run, or its file is no such thing: it runs again then."""
+    """Return a point's result; None if it has not run or its file is damaged, so that it runs again."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -60,6 +63,6 @@ def keep(path: Path, result: dict[str, Any]) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """A reader, or a second call after a kill, never finds half a file."""
+    """Write a file atomically: neither a reader nor a second call after a kill finds half a file."""
     with replaced(path) as draft:
         draft.write_bytes(content)

@@ -17,7 +17,7 @@ DOTS_PER_INCH = 120
 MARKERS = "osD^vP*Xh<>"
 OURS = {"linestyle": "-", "markersize": 4}
 PAPERS = {"linestyle": "--", "markersize": 9, "markerfacecolor": "none"}
-"""Hollow and larger: seen also where the two agree."""
+"""Hollow and larger, so that they show even where both agree."""
 SETTINGS: dict[Any, Any] = {"svg.hashsalt": "tidings", "svg.fonttype": "none", "font.size": 9.0}
 
 
@@ -26,7 +26,7 @@ def check_plots() -> None:
 
 
 def draw(panel: Panel, directory: Path) -> list[Path]:
-    """Writes NAME.png and NAME.svg."""
+    """Write NAME.png and NAME.svg."""
     import matplotlib as mpl
 
     with mpl.rc_context(SETTINGS):
@@ -66,7 +66,7 @@ def draw_line(axes: Any, panel: Panel, places: Sequence[Place], name: str, style
 
 
 def visible(panel: Panel, place: Place) -> bool:
-    """A logarithmic axis has no place for what is not positive, and nothing has one for what is no number."""
+    """Say whether a point can be drawn: not NaN, and positive on a logarithmic axis."""
     x, y = place[0], place[1]
     if y != y or (not isinstance(x, str) and x != x):
         return False

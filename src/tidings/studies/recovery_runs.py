@@ -1,4 +1,4 @@
-"""Simulated runs of mode epidemic, and what is read off them: for the studies of lost events and for benchmarks."""
+"""Simulates runs in mode epidemic and measures them, for the studies of lost events and for benchmarks."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ DIRECTORY = (Announce, DirectoryDigest, DirectoryVersions, LabelAsk, LabelGiven)
 
 
 class _Writer(MemoryWriter):
-    """A trace in memory, of which the summary wants a hash."""
+    """Keeps the trace in memory; the summary wants a hash, which is left empty."""
 
     sha256 = ""
 
 
 class BrokerTraffic(NamedTuple):
-    """What brokers sent to each other up to a moment, by class of message, and the CPU time spent until then.
+    """What brokers have sent to each other so far, by class of message, and the CPU time spent.
 
-    `brought`: events and blocks that went by gossip, and not by the tree.
+    `brought`: events and blocks that were sent by gossip, not by the tree.
     """
 
     messages: Counter[type]
@@ -65,10 +65,10 @@ class Played(NamedTuple):
     trace: Trace
     simulation: Simulation
     counts: tuple[BrokerTraffic, ...]
-    """At each of the marks."""
+    """Traffic at each of the marks."""
 
     def gossip_latency_ms(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Of the deliveries that came by gossip."""
+        """Return the latencies of deliveries that came by gossip."""
         published_at = dict(zip(*self._columns("published", "event_id", "at_ns"), strict=True))
         rows = zip(*self._columns("delivered", "event_id", "at_ns", "recovered_by"), strict=True)
         late_ns = [at_ns - published_at[event] for event, at_ns, recovered_by in rows if recovered_by]
@@ -88,7 +88,7 @@ def play(
     marks_s: Sequence[float] = (),
     prepare: Callable[[Simulation], None] = lambda simulation: None,
 ) -> Played:
-    """The whole run; counts are taken at the marks. `prepare` is called when the brokers have started."""
+    """Simulate the whole run, counting traffic at the marks. `prepare` is called after the brokers have started."""
     writer = _Writer()
     simulation = Simulation(expand(scenario), writer)
     network = simulation.network

@@ -1,4 +1,4 @@
-"""Writes down what a study found: results.parquet, the drawings, claims.json and README.md."""
+"""Writes what a study found: results.parquet, the plots, claims.json and README.md."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FAILURES = "failures.txt"
 
 @dataclass(frozen=True, slots=True)
 class StudyReport:
-    """What was said of a study: nothing where points failed, for half the results prove nothing."""
+    """The report of a study; without panels and claims if points failed, since partial results prove nothing."""
 
     outcome: Outcome
     panels: tuple[Panel, ...]
@@ -41,16 +41,16 @@ def write_report(outcome: Outcome, out: Path, *, quick: bool) -> StudyReport:
     write_whole(directory / "results.parquet", buffer.getvalue())
     (directory / FAILURES).unlink(missing_ok=True)
     if outcome.failures:
-        told = "\n".join(f"{failure.point}\n{failure.error}" for failure in outcome.failures)
-        write_whole(directory / FAILURES, told.encode())
+        errors = "\n".join(f"{failure.point}\n{failure.error}" for failure in outcome.failures)
+        write_whole(directory / FAILURES, errors.encode())
         return StudyReport(outcome, (), (), directory)
     panels = outcome.study.panels(outcome.table, quick)
     claims = outcome.study.claims(outcome.table, quick)
     for panel in panels:
         draw(panel, directory)
     report = StudyReport(outcome, tuple(panels), tuple(claims), directory)
-    told = json.dumps(fields_of(report, quick), indent=2, ensure_ascii=False) + "\n"
-    write_whole(directory / "claims.json", told.encode())
+    fields = json.dumps(fields_of(report, quick), indent=2, ensure_ascii=False) + "\n"
+    write_whole(directory / "claims.json", fields.encode())
     write_whole(directory / "README.md", readme(report, quick).encode())
     return report
 
@@ -86,7 +86,7 @@ def readme(report: StudyReport, quick: bool) -> str:
         f"# {study.title}",
         "",
         f"{report.outcome.points} runs, {size}, tidings {tidings.__version__}; "
-        f"{held} of {len(claims)} claims hold, {open_} are undecided. Rows of all runs: `results.parquet`.",
+        f"{held} of {len(claims)} claims hold, {open_} are undecided. The rows of all runs are in `results.parquet`.",
         "",
     ]
     figures = dict.fromkeys([*(panel.figure for panel in report.panels), *(claim.figure for claim in claims)])

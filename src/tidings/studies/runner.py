@@ -1,4 +1,4 @@
-"""Runs the points of several studies as one Spark job, longest first, and goes on where an earlier call stopped."""
+"""Runs the points of several studies as one Spark job, longest first, and resumes where an earlier call stopped."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ APP = "tidings reproduce"
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One point on its way to a worker."""
+    """One point to run in a worker."""
 
     target: str
     point: Point
     path: str
-    """Where its result is kept; on a cluster without a shared directory the driver does that."""
+    """Where to keep its result; on a cluster without a shared directory the driver does so."""
     cost: float
 
 
@@ -37,7 +37,7 @@ class Task:
 class Failure:
     point: Point
     error: str
-    """A line that says what went wrong, and the traceback."""
+    """One line that says what went wrong, followed by the traceback."""
 
     @property
     def reason(self) -> str:
@@ -46,13 +46,13 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the points of a study came to: the table holds those that ran."""
+    """The results of a study's points; the table holds those that ran."""
 
     study: Study
     table: pa.Table
     points: int
     kept: int
-    """How many of them had run before."""
+    """How many points had run before."""
     failures: tuple[Failure, ...]
     cpu_s: float
 
@@ -65,7 +65,7 @@ def run_studies(
     master: str | None = None,
     progress: Progress = lambda share: None,
 ) -> list[Outcome]:
-    """Runs what has not run yet; results of single points go to `out/NAME/points`."""
+    """Run the points that have not run yet; results of single points go to `out/NAME/points`."""
     planned = {study.name: plan(study, out, quick) for study in studies}
     finished = {
         task.path for tasks in planned.values() for task in tasks if kept(Path(task.path)) is not None
@@ -87,7 +87,7 @@ def plan(study: Study, out: Path, quick: bool) -> list[Task]:
 
 
 def run_due(due: Sequence[Task], master: str | None, progress: Progress) -> dict[str, str]:
-    """The errors by path; results are kept in files."""
+    """Run the tasks, keep their results in files, and return the errors by path."""
     with spark_session(master, app=APP) as session:
         rows = run_tasks(session, run_task, due, RESULT, progress).to_pylist()
     for row in rows:
@@ -98,7 +98,7 @@ def run_due(due: Sequence[Task], master: str | None, progress: Progress) -> dict
 
 
 def run_task(task: Task) -> list[Row]:
-    """In the worker. A point that fails is a row that says so: the others go on."""
+    """Run a task in the worker. A failed point yields a row with the error, so that the others continue."""
     try:
         result = run_point(study_at(task.target), task.point)
         path = Path(task.path)
@@ -106,8 +106,8 @@ def run_task(task: Task) -> list[Row]:
             keep(path, result)
         return [{"path": task.path, "result": json.dumps(result), "error": None}]
     except Exception as error:
-        told = f"{type(error).__name__}: {' '.join(str(error).split())}\n{traceback.format_exc()}"
-        return [{"path": task.path, "result": None, "error": told}]
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}\n{traceback.format_exc()}"
+        return [{"path": task.path, "result": None, "error": text}]
 
 
 def run_point(study: Study, point: Point) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""What a study of a paper's figures consists of, and which studies there are.
+"""Defines what a study of a paper's figures is, and lists the studies.
 
-A study is a subclass of `Study`, and one instance of it in its module. `run` is called in Spark's workers, with a
-point from `points`, and depends on nothing else; everything else is called where the command runs.
+A study is a subclass of `Study`, with one instance in its module. `run` is called in Spark's workers with a point from
+`points`, and depends on nothing else; everything else is called where the command runs.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import pyarrow as pa
 from tidings.core.errors import PipelineError
 
 Point = dict[str, Any]
-"""The parameters of one task, JSON-able, the seed among them."""
+"""The parameters of one task, including the seed; they fit JSON."""
 Row = dict[str, Any]
 Place = tuple[float | str, float] | tuple[float | str, float, float]
-"""x and y, and half the height of the error bar where there is one; an x that is text makes categories."""
+"""x and y, and half the height of the error bar if there is one; an x that is text makes categories."""
 
 STUDIES: dict[str, str] = {
     "ordering": "tidings.studies.ordering.study:STUDY",
@@ -29,15 +29,15 @@ STUDIES: dict[str, str] = {
     "epidemic": "tidings.studies.epidemic.study:STUDY",
     "polarized": "tidings.studies.polarized.study:STUDY",
 }
-"""Where each study is: module and attribute, imported when asked for."""
+"""The module and attribute of each study, imported on demand."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaperClaim:
-    """One statement of a paper, and what we measured. `holds` is computed from the results, never written by hand."""
+    """A statement of a paper, and what we measured. `holds` is computed from the results, never written by hand."""
 
     figure: str
-    """As one cites it: `fig 7`, `table 2`, `section 5.2`."""
+    """As cited: `fig 7`, `table 2`, `section 5.2`."""
     text: str
     """What the paper says, in our words."""
     paper: str
@@ -45,9 +45,9 @@ class PaperClaim:
     measured: str
     holds: bool
     why: str = ""
-    """Where ours differs, or is not quite the same experiment: why."""
+    """Why our result or our experiment differs."""
     undecided: bool = False
-    """It is not known to hold, nor known not to: too few runs to tell."""
+    """Neither answer is certain: too few runs to tell."""
 
     @property
     def verdict(self) -> str:
@@ -56,7 +56,7 @@ class PaperClaim:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One drawing: a file NAME.png and NAME.svg."""
+    """One plot, written as NAME.png and NAME.svg."""
 
     name: str
     title: str
@@ -66,28 +66,29 @@ class Panel:
     log_x: bool = False
     log_y: bool = False
     paper: Mapping[str, Sequence[Place]] = field(default_factory=dict)
-    """The paper's own values where its text gives some; dashed, in the colour of the series of the same name."""
+    """The paper's own values, if its text gives any; dashed, in the colour of the series of the same name."""
     figure: str = ""
-    """Which of the paper's figures this is: its claims stand beside it in the report."""
+    """The paper's figure that this reproduces; the report shows its claims beside it."""
 
 
 class Study(ABC):
-    """A paper's experiments: points, what each gives, and what is drawn and said of all of them."""
+    """A paper's experiments: the points, the rows of each, and the panels and claims drawn from all of them."""
 
     name: str
     title: str
     schema: pa.Schema
-    """Of the rows that `run` returns; parameters that panels and claims need are columns as well."""
+    """The schema of the rows that `run` returns, including the parameters that panels and claims need."""
     version: int = 1
-    """Raise it when `run` gives something else for the same point: kept results of older versions are not used."""
+    """Raise it when `run` returns something else for the same point: kept results of older versions are then
+    ignored."""
 
     @abstractmethod
     def points(self, quick: bool) -> list[Point]:
-        """One Spark task each; no two are equal."""
+        """Return the points, one Spark task each; no two are equal."""
 
     @abstractmethod
     def run(self, point: Point) -> list[Row]:
-        """The rows of one point: a pure function of it."""
+        """Return the rows of one point: a pure function of it."""
 
     @abstractmethod
     def panels(self, table: pa.Table, quick: bool) -> list[Panel]: ...
@@ -96,17 +97,17 @@ class Study(ABC):
     def claims(self, table: pa.Table, quick: bool) -> list[PaperClaim]: ...
 
     def cost(self, point: Point) -> float:
-        """Roughly the CPU seconds of a point: the longest are started first, so that no core is idle at the end."""
+        """Return roughly the CPU seconds of a point: the longest start first, so that no core is idle at the end."""
         return 1.0
 
 
 def load_study(name: str) -> Study:
-    """PipelineError, with the nearest name, if there is no such study."""
+    """Return the study of that name; PipelineError suggests the nearest."""
     target = STUDIES.get(name)
     if target is None:
         near = difflib.get_close_matches(name, STUDIES, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(STUDIES)}"
-        raise PipelineError(f"no reproduction is called {name!r}: {hint}")
+        hint = f"did you mean {near[0]!r}?" if near else f"known reproductions: {', '.join(STUDIES)}"
+        raise PipelineError(f"unknown reproduction {name!r}: {hint}")
     return study_at(target)
 
 

@@ -1,7 +1,8 @@
-"""An audit of archives: each is one subscriber that was shown its events in the order of their offsets.
+"""Audits archives: each is one subscriber that was shown its events in the order of their offsets.
 
-An archive does not say what was published, nor what was asked for. So it can tell that nothing is in it twice, that the
-events of each source are in their order, and, with others, that all agree on one order; not that nothing is missing.
+An archive does not record what was published, nor what was subscribed to. So an audit can tell that it has no
+duplicates, that the events of each source are in order and, with several archives, that all agree on one order. It
+cannot tell that nothing is missing.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ from tidings.storage.archive.reader import ArchiveReader
 INTACT = "intact"
 CHECKED = (EXACTLY_ONCE, FIFO, TOTAL_ORDER)
 NOT_CHECKED = (GAP_FREE, AGREEMENT, CAUSAL_ORDER)
-UNKNOWABLE = "not checked: archives do not say what was published and what was asked for"
-TAKES_TWO = "not checked: it takes two archives"
-TAKES_TWO_WHOLE = "not checked: it takes two archives that are not damaged"
-NONE_WHOLE = "not checked: no archive is whole"
-NOT_ALL = "not checked: damaged archives are left out, and in the others there is no violation"
+UNKNOWABLE = "not checked: archives do not record what was published or subscribed to"
+TAKES_TWO = "not checked: needs two archives"
+TAKES_TWO_WHOLE = "not checked: needs two undamaged archives"
+NONE_WHOLE = "not checked: all archives are damaged"
+NOT_ALL = "not checked: damaged archives are left out, and the others have no violation"
 CHUNK_ROWS = 1_000_000
 
 
@@ -65,10 +66,9 @@ def audit_archives(
     progress: Progress = lambda share: None,
     chunk_rows: int = CHUNK_ROWS,
 ) -> ArchivesAudited:
-    """ArchiveError if one cannot be opened; what is damaged inside is a violation."""
-    directories = list(
-        dict.fromkeys(directory.resolve() for directory in directories)
-    )  # as workers know them
+    """Audit archives; ArchiveError if one cannot be opened. Damage inside is a violation."""
+    # Absolute, because workers may run elsewhere.
+    directories = list(dict.fromkeys(directory.resolve() for directory in directories))
     check_named(guarantees, len(directories))
     ranges, remarks = [], []
     for directory in directories:
@@ -76,7 +76,7 @@ def audit_archives(
             first, end = reader.bounds()
             ranges.append((first, end))
             remarks += [
-                f"{directory}: something may be missing before offset {gap.offset}: {gap.reason}"
+                f"{directory}: events may be missing before offset {gap.offset}: {gap.reason}"
                 for gap in reader.gaps()
             ]
             if first == end:
@@ -94,7 +94,7 @@ def audit_archives(
     if len(job.directories) < 2 and TOTAL_ORDER in job.checks:
         not_checked[TOTAL_ORDER] = TAKES_TWO_WHOLE if damaged else TAKES_TWO
         job = replace(job, checks=tuple(name for name in job.checks if name != TOTAL_ORDER))
-    remarks += [f"{directories[index]} is damaged, and its events are not looked at" for index in damaged]
+    remarks += [f"{directories[index]} is damaged: its events are not checked" for index in damaged]
     found = _check(stages, job, chunk_rows, lambda share: progress(0.5 + share / 2))
     if damaged:  # the archives that were left out may violate what the others do not
         why = NOT_ALL if job.directories else NONE_WHOLE
@@ -110,16 +110,18 @@ def audit_archives(
 
 
 def check_named(guarantees: Sequence[str], archives: int) -> None:
-    """PipelineError if a guarantee that is asked for by name cannot be told from so many archives."""
+    """Raise PipelineError if this many archives cannot show whether a guarantee holds."""
     for name in guarantees:
         if known_guarantee(name) not in CHECKED:
-            raise PipelineError(f"archives cannot tell whether {name} holds: they tell {', '.join(CHECKED)}")
+            raise PipelineError(
+                f"archives cannot show whether {name} holds: they can be checked for {', '.join(CHECKED)}"
+            )
     if TOTAL_ORDER in guarantees and archives < 2:
-        raise PipelineError(f"one archive cannot tell whether {TOTAL_ORDER} holds: it takes two to compare")
+        raise PipelineError(f"one archive cannot show whether {TOTAL_ORDER} holds: name at least two")
 
 
 def _verify(stages: Stages, job: ArchiveJob, progress: Progress) -> tuple[Verdict, list[int]]:
-    """The verdict on the files, and which archives have damaged ones."""
+    """Return the verdict on the files, and which archives have damaged ones."""
     pieces = stages.map(partial(verify, job), range(len(job.directories))).collect(progress)
     problems = sorted(
         (piece.place, found) for piece in pieces for found in msgspec.msgpack.decode(piece.body)
@@ -139,7 +141,7 @@ def _without(job: ArchiveJob, damaged: Sequence[int], chunk_rows: int) -> Archiv
         job,
         directories=tuple(job.directories[index] for index in kept),
         ranges=ranges,
-        desks=rows // chunk_rows + 1,
+        reducers=rows // chunk_rows + 1,
     )
 
 
@@ -149,8 +151,8 @@ def _check(stages: Stages, job: ArchiveJob, chunk_rows: int, progress: Progress)
         for index, (first, end) in enumerate(job.ranges)
         for low in range(first, end, chunk_rows)
     ]
-    by_source = stages.map(partial(read_archive, job), items).to_desks(
-        job.desks, partial(_reduced, check_sources, job)
+    by_source = stages.map(partial(read_archive, job), items).to_reducers(
+        job.reducers, partial(_reduced, check_sources, job)
     )
     by_source = by_source.kept()
     found = by_source.tagged(FOUND).collect(lambda share: progress(share * 0.7))
@@ -158,9 +160,11 @@ def _check(stages: Stages, job: ArchiveJob, chunk_rows: int, progress: Progress)
     for index, name in enumerate(job.checks):
         pieces = found
         if name == TOTAL_ORDER:
-            numbered = by_source.tagged(NUMBERED, SIZE).to_desks(1, partial(_reduced, check_order, job))
+            numbered = by_source.tagged(NUMBERED, SIZE).to_reducers(1, partial(_reduced, check_order, job))
             pieces = numbered.collect(lambda share: progress(0.7 + share * 0.3))
-        verdicts.append(verdict_of(name, decoded((piece for piece in pieces if piece.desk == index), Found)))
+        verdicts.append(
+            verdict_of(name, decoded((piece for piece in pieces if piece.reducer == index), Found))
+        )
     progress(1.0)
     return verdicts
 

@@ -1,7 +1,7 @@
 """The tasks of an audit of archives.
 
-Events go to desks by source: each looks at whole sources, and numbers their events. The order between archives is then
-checked on these numbers in one task, as that between subscribers of a trace.
+Events go to reducers by source: each reducer sees whole sources and numbers their events. One task then checks the
+order between archives on these numbers, as it does between the subscribers of a trace.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tidings.storage.archive.reader import ArchiveReader
 BATCH_ROWS = 65_536
 VERIFIED, SIZE, NUMBERED = "verified", "size", "numbered"
 _PLACES = 2**40
-"""More than an archive has offsets."""
+"""More than the offsets of an archive."""
 
 ROW = np.dtype(
     [
@@ -46,7 +46,7 @@ NUMBERED_ROW = np.dtype([("archive", "<i4"), ("offset", "<i8"), ("event", "<i4")
 
 
 class ArchivePart(msgspec.Struct):
-    """Rows of one read: sources and topics are numbers in these lists."""
+    """The rows of one read; sources and topics are indices into these lists."""
 
     sources: list[str]
     topics: list[str]
@@ -55,17 +55,17 @@ class ArchivePart(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class ArchiveJob:
-    """`everything`: also what was recorded without an order is to be in one, and sources over all their topics."""
+    """`everything`: also check events recorded without an order, and sources across all their topics."""
 
     directories: tuple[str, ...]
     ranges: tuple[tuple[int, int], ...]
-    desks: int
+    reducers: int
     checks: tuple[str, ...]
     everything: bool
 
 
 COLUMNS = ("source", "incarnation", "sequence", "topic", "out_of_order", "order")
-"""What the checks look at, beside the offset."""
+"""What the checks need beside the offset."""
 
 
 def verify(job: ArchiveJob, index: int) -> Iterator[Piece]:
@@ -74,7 +74,7 @@ def verify(job: ArchiveJob, index: int) -> Iterator[Piece]:
 
 
 def read_archive(job: ArchiveJob, item: tuple[int, int, int]) -> Iterator[Piece]:
-    """The events of a range of offsets, each to the desk of its source."""
+    """Read a range of offsets, and send each event to the reducer of its source."""
     index, first, end = item
     with ArchiveReader(job.directories[index]) as reader:
         for batch in reader.read(first, end, BATCH_ROWS, COLUMNS):
@@ -84,20 +84,20 @@ def read_archive(job: ArchiveJob, item: tuple[int, int, int]) -> Iterator[Piece]
 def _by_source(job: ArchiveJob, index: int, batch: Any) -> Iterator[Piece]:
     source = batch.column("source").dictionary_encode()
     topic = batch.column("topic").dictionary_encode()
-    # Only the tilde of an incarnation is taken off: a name may have one of its own.
+    # Strip only the tilde of an incarnation: a name may contain one, too.
     texts = source.dictionary.to_pylist()
     names = [name for text in texts for name in (text, text.rpartition("~")[0])]
     incarnation = batch.column("incarnation").to_numpy()
     codes = source.indices.to_numpy() * 2 + (incarnation != 0)
-    desk = np.array([crc32(name.encode()) % job.desks for name in names], dtype=np.int64)[codes]
+    reducer = np.array([crc32(name.encode()) % job.reducers for name in names], dtype=np.int64)[codes]
     rows = np.empty(len(batch), ROW)
     rows["archive"], rows["source"], rows["incarnation"] = index, codes, incarnation
     rows["topic"] = topic.indices.to_numpy()
     for name in ("sequence", "offset", "out_of_order"):
         rows[name] = batch.column(name).to_numpy(zero_copy_only=False)
     rows["ordered"] = batch.column("order").is_valid().to_numpy(zero_copy_only=False)
-    for number in np.unique(desk).tolist():
-        part = ArchivePart(names, topic.dictionary.to_pylist(), rows[desk == number].tobytes())
+    for number in np.unique(reducer).tolist():
+        part = ArchivePart(names, topic.dictionary.to_pylist(), rows[reducer == number].tobytes())
         place = index * _PLACES + int(rows["offset"][0])
         yield Piece(number, place, "", msgspec.msgpack.encode(part))
 
@@ -121,7 +121,7 @@ class _Sources:
         keys = self.rows[["source", "incarnation", "sequence"]][order]
         starts = np.ones(len(keys), dtype=np.bool_)
         starts[1:] = keys[1:] != keys[:-1]
-        # The number of an event is also its rank in its source.
+        # An event's number is also its rank within its source.
         self.event = np.empty(len(keys), dtype=np.int64)
         self.event[order] = np.cumsum(starts) - 1
         self.size = int(np.count_nonzero(starts))
@@ -142,19 +142,19 @@ def _renumbered(numbers: dict[str, int], names: Sequence[str]) -> Array:
     return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
 
 
-def check_sources(job: ArchiveJob, desk: int, pieces: list[Piece]) -> Iterator[Piece]:
+def check_sources(job: ArchiveJob, reducer: int, pieces: list[Piece]) -> Iterator[Piece]:
     sources = _Sources(pieces)
     for index, name in enumerate(job.checks):
         if name == EXACTLY_ONCE:
-            yield Piece(index, desk, FOUND, msgspec.msgpack.encode(_find_repeated(job, sources)))
+            yield Piece(index, reducer, FOUND, msgspec.msgpack.encode(_find_repeated(job, sources)))
         elif name == FIFO:
-            yield Piece(index, desk, FOUND, msgspec.msgpack.encode(_find_unordered(job, sources)))
+            yield Piece(index, reducer, FOUND, msgspec.msgpack.encode(_find_unordered(job, sources)))
         else:
             rows = sources.rows
             kept = ~rows["out_of_order"] & ~sources.repeated & (rows["ordered"] | job.everything)
             columns = (rows["archive"][kept], rows["offset"][kept], sources.event[kept])
-            yield Piece(0, 2 * desk, SIZE, msgspec.msgpack.encode(sources.size))
-            yield Piece(0, 2 * desk + 1, NUMBERED, packed(NUMBERED_ROW, *columns))
+            yield Piece(0, 2 * reducer, SIZE, msgspec.msgpack.encode(sources.size))
+            yield Piece(0, 2 * reducer + 1, NUMBERED, packed(NUMBERED_ROW, *columns))
 
 
 def _find_repeated(job: ArchiveJob, sources: _Sources) -> Found:
@@ -163,7 +163,7 @@ def _find_repeated(job: ArchiveJob, sources: _Sources) -> Found:
     def describe(place: int) -> Case:
         archive, event_id = job.directories[rows["archive"][place]], sources.event_id(place)
         offsets = (int(rows["offset"][sources.first_place[place]]), int(rows["offset"][place]))
-        text = f"event {event_id} of archive {archive} is at offset {offsets[0]}, and again at {offsets[1]}"
+        text = f"event {event_id} of archive {archive} is at offset {offsets[0]} and again at {offsets[1]}"
         return Case(_key(rows, place), Witness(text, (event_id,), (archive,), offsets))
 
     repeated = np.flatnonzero(sources.repeated)
@@ -173,7 +173,7 @@ def _find_repeated(job: ArchiveJob, sources: _Sources) -> Found:
 def _find_unordered(job: ArchiveJob, sources: _Sources) -> Found:
     rows = sources.rows
     places = np.flatnonzero(~rows["out_of_order"] & ~sources.repeated)
-    # Total order keeps that of a source on each topic, not among topics.
+    # Total order keeps a source's order within each topic, not across topics.
     topic = np.where(rows["ordered"] & (not job.everything), rows["topic"] + 1, 0)
     stream = (rows["archive"].astype(np.int64) * len(sources.names) + rows["source"]) * (
         sources.topics + 1
@@ -201,7 +201,7 @@ def _key(rows: Any, place: int) -> tuple[int, ...]:
 
 
 class _EventNames:
-    """Names of events by number, read from an archive: only witnesses need any."""
+    """Names of events by number, read from an archive; only witnesses need them."""
 
     def __init__(self, job: ArchiveJob, shown: ShownRows) -> None:
         self._job = job
@@ -215,8 +215,8 @@ class _EventNames:
         return f"{batch.column('source')[0]}:{batch.column('sequence')[0]}"
 
 
-def check_order(job: ArchiveJob, desk: int, pieces: list[Piece]) -> Iterator[Piece]:
-    """The order between archives: sources were numbered one by one, and now follow each other."""
+def check_order(job: ArchiveJob, reducer: int, pieces: list[Piece]) -> Iterator[Piece]:
+    """Check the order between archives: sources were numbered separately, and are now numbered one after the other."""
     parts: list[Any] = []
     size = 0
     for before, piece in zip(pieces[::2], pieces[1::2], strict=True):
@@ -231,4 +231,4 @@ def check_order(job: ArchiveJob, desk: int, pieces: list[Piece]) -> Iterator[Pie
     kept = component >= 0
     shown = ShownRows(component[kept], archive[kept], event[kept], offset[kept])
     found = find_inversions(_EventNames(job, shown), job.directories, shown)
-    yield Piece(job.checks.index(TOTAL_ORDER), desk, FOUND, msgspec.msgpack.encode(found))
+    yield Piece(job.checks.index(TOTAL_ORDER), reducer, FOUND, msgspec.msgpack.encode(found))

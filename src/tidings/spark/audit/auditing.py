@@ -1,13 +1,13 @@
-"""An audit of one trace, however large: every check and all metrics, in stages (`audit_stages`).
+"""Audits one trace of any size: every check and all metrics, in stages (`stages`).
 
-1. Count the deliveries of each subscriber, and cut the subscribers into buckets of about equal size.
-2. Code deliveries as numbers, and send them to their buckets. A bucket has whole subscribers, so what is promised to
-   each subscriber is checked there by the functions of `trace.checkers`, with all publications at hand.
-3. Orders across subscribers: one task looks for cycles among the events (`audit_order`). None: they hold.
-4. Only where there are cycles, or where something is missing that equals should have: the deliveries in question are
-   sent to one desk per check, which decides.
+1. Count the deliveries of each subscriber, and divide the subscribers into buckets of similar size.
+2. Code deliveries as numbers, and send them to their buckets. A bucket has whole subscribers, so the functions of
+   `trace.checkers` check there what was promised to each subscriber, with all publications at hand.
+3. Orders across subscribers: one task looks for cycles among the events (`order`). If there are none, they hold.
+4. Only where there are cycles, or where a delivery is missing that a subscription with the same interest may have got:
+   the deliveries concerned are sent to reducers of the check, which decide.
 
-Verdicts, witnesses included, are those of the checkers on the whole trace.
+The verdicts and their witnesses are those of the checkers on the whole trace.
 """
 
 from __future__ import annotations
@@ -49,12 +49,13 @@ from tidings.spark.audit.traffic import TrafficSums, crashed_nodes, sum_traffic
 
 MAX_BUCKETS = 50_000
 PUBLISHED_PER_ROW = 4
-"""At most so many publications are there for each row of a chunk."""
+"""At most this many publications per row of a chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditSizes:
-    """Rows of `delivered` in a chunk, at least; in a bucket; and up to which quantiles of latency are exact."""
+    """Rows of `delivered` in a chunk, at least; rows in a bucket; and up to how many rows latency quantiles are
+    exact."""
 
     chunk_rows: int = 2_000_000
     bucket_rows: int = 2_000_000
@@ -63,9 +64,9 @@ class AuditSizes:
 
 @dataclass(frozen=True, slots=True)
 class AuditRequest:
-    """What to check: the named guarantees, or what was asked for and the mode promises.
+    """What to check: the named guarantees, or what subscriptions asked for and the mode promises.
 
-    `mode` is "guaranteed", or "asked" for nothing beyond; None takes the mode that the run says that it had.
+    `mode` is "guaranteed", or "asked" to ignore the mode's promises; None takes the mode that the trace reports.
     """
 
     guarantees: tuple[str, ...] = ()
@@ -73,9 +74,9 @@ class AuditRequest:
 
 
 class Audited(msgspec.Struct, frozen=True):
-    """What an audit of one trace found.
+    """The result of an audit of one trace.
 
-    `mode` is what the run says that it had. `span` is the time of the first and of the last delivery.
+    `mode` is the mode that the trace reports. `span` is the time of the first and of the last delivery.
     """
 
     directory: str
@@ -99,7 +100,7 @@ def audit_trace(
     sizes: AuditSizes = AuditSizes(),  # noqa: B008
     progress: Progress = lambda share: None,
 ) -> Audited:
-    """TraceError or PipelineError if there is no trace that can be audited."""
+    """Audit the trace in a directory; TraceError or PipelineError if it cannot be audited."""
     return _Audit(stages, directory, request, sizes, progress).run()
 
 
@@ -114,24 +115,24 @@ class _Audit:
         self._request = request
         self._sizes = sizes
         self._progress = progress
-        # For each chunk, ids are looked up in a table of all publications, which is made anew.
+        # Each chunk looks up ids in a table of all publications, which is built anew per chunk.
         chunk_rows = max(sizes.chunk_rows, files.published // PUBLISHED_PER_ROW)
         self._job = AuditJob(files, exact=files.rows <= sizes.exact_rows, batch_rows=chunk_rows)
         self._chunks = chunks(files.delivered, chunk_rows)
 
     def run(self) -> Audited:
         known = self._job.knowledge
-        known.check_interests()  # a filter that cannot be read is told before any work is done
+        known.check_interests()  # report a bad filter before any work is done
         publications = self._count(known.subscriptions.order)
         first = self._bucketed(check_bucket).kept()
         pieces = first.tagged(FOUND, METRICS).collect(part_of(self._progress, 0.1, 0.7))
         found = self._found(pieces, publications)
         second = self._open_questions(first, found)
-        if second.desks:
+        if second.reducers:
             gathered = self._bucketed(gather, second)
-            decided = gathered.to_desks(len(second.desks), partial(_reduced, decide, self._job, second))
+            decided = gathered.to_reducers(len(second.reducers), partial(_reduced, decide, self._job, second))
             answers = decided.collect(part_of(self._progress, 0.8, 1.0))
-            for index in dict.fromkeys(second.desks):
+            for index in dict.fromkeys(second.reducers):
                 found[index] = _found_by(answers, index)
         self._progress(1.0)
         metrics = decoded((piece for piece in pieces if piece.tag == METRICS), BucketMetrics)
@@ -156,7 +157,7 @@ class _Audit:
         )
 
     def _count(self, orders: Sequence[str]) -> Publications:
-        """Subscribers, buckets, checks: what the tasks after this one are told."""
+        """Count deliveries, and decide on subscribers, buckets and checks for the tasks that follow."""
         items = [_Item(None, crashed_nodes(self._job.files)), *(_Item(chunk) for chunk in self._chunks)]
         stage = self._stages.map(partial(_first_look, self._job), items)
         pieces = stage.collect(part_of(self._progress, 0.0, 0.1))
@@ -190,7 +191,7 @@ class _Audit:
 
     def _bucketed(self, reduce: Callable[..., Iterator[Piece]], *more: Any) -> Any:
         coded = self._stages.map(partial(code, self._job), self._chunks)
-        return coded.to_desks(len(self._job.bounds), partial(_reduced, reduce, self._job, *more))
+        return coded.to_reducers(len(self._job.bounds), partial(_reduced, reduce, self._job, *more))
 
     def _found(self, pieces: Sequence[Piece], publications: Publications) -> list[list[Found]]:
         found = [_found_by(pieces, index) for index in range(len(self._job.checks))]
@@ -203,22 +204,22 @@ class _Audit:
         checks = self._job.checks
         on_cycles: dict[int, bytes] = {}
         if any(check.guarantee in ACROSS_SUBSCRIBERS - {AGREEMENT} for check in checks):
-            edges = first.tagged(EDGES).to_desks(len(checks), partial(_reduced, find_cycles, self._job))
+            edges = first.tagged(EDGES).to_reducers(len(checks), partial(_reduced, find_cycles, self._job))
             for piece in edges.collect(part_of(self._progress, 0.7, 0.8)):
                 if piece.tag == ON_CYCLES and piece.body:
-                    on_cycles[piece.desk] = piece.body
-        desks: list[int] = []
+                    on_cycles[piece.reducer] = piece.body
+        reducers: list[int] = []
         for index, check in enumerate(checks):
             if index in on_cycles:
-                desks.append(index)
+                reducers.append(index)
             elif check.guarantee == AGREEMENT and any(part.violations for part in found[index]):
-                desks += [index] * (self._job.files.rows // self._sizes.bucket_rows + 1)
-        return Second(on_cycles, tuple(desks))
+                reducers += [index] * (self._job.files.rows // self._sizes.bucket_rows + 1)
+        return Second(on_cycles, tuple(reducers))
 
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """A chunk to count or, without one, the publications to look at."""
+    """A chunk to count or, without one, the publications to check."""
 
     chunk: Chunk | None
     crashed: frozenset[str] = frozenset()
@@ -231,16 +232,16 @@ def _first_look(job: AuditJob, item: _Item) -> Iterator[Piece]:
 
 
 def _reduced(reduce: Callable[..., Iterator[Piece]], *arguments: Any) -> Iterator[Piece]:
-    """For `partial`: a desk's number and pieces come last."""
+    """Call `reduce`; used with `partial`, since a reducer's number and pieces come last."""
     return reduce(*arguments)
 
 
 def _found_by(pieces: Sequence[Piece], index: int) -> list[Found]:
-    return decoded((piece for piece in pieces if piece.tag == FOUND and piece.desk == index), Found)
+    return decoded((piece for piece in pieces if piece.tag == FOUND and piece.reducer == index), Found)
 
 
 def _first_rows(counted: Sequence[ChunkCounts]) -> dict[str, int]:
-    """The subscribers that subscribed nothing, with the first row of each."""
+    """Return the subscribers without subscriptions, with the first row of each."""
     first: dict[str, int] = {}
     for part in counted:
         for name, (row, _) in part.others.items():
@@ -249,7 +250,7 @@ def _first_rows(counted: Sequence[ChunkCounts]) -> dict[str, int]:
 
 
 def buckets(deliveries: Sequence[int], rows: int) -> tuple[int, ...]:
-    """The first subscriber of each bucket: as many subscribers as have this many deliveries, or one with more."""
+    """Return the first subscriber of each bucket: a bucket has up to `rows` deliveries, or one subscriber with more."""
     rows = max(rows, sum(deliveries) // MAX_BUCKETS)
     bounds = [0]
     size = 0

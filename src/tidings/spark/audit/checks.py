@@ -1,4 +1,4 @@
-"""Which guarantees an audit checks: those that were named, or those that were promised."""
+"""Which guarantees an audit checks: those named, or those promised."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidings.scenarios.trace.checkers.gaps import AGREEMENT
 from tidings.scenarios.trace.checkers.total import TOTAL_ORDER
 
 ASKED = "asked"
-"""Given as the mode: check only what the subscriptions asked for."""
+"""As the mode: check only what the subscriptions asked for."""
 
 
 def checks_of(
@@ -22,20 +22,20 @@ def checks_of(
     *,
     publisher_killed: bool = False,
 ) -> list[Check]:
-    """The named guarantees over all subscriptions; without names what was promised (`promised_checks`)."""
+    """Return the named guarantees over all subscriptions; without names, the promised ones (`promised_checks`)."""
     if names:
         return [Check(known_guarantee(name)) for name in dict.fromkeys(names)]
     return promised_checks(orders, mode, publisher_killed=publisher_killed)
 
 
 def known_guarantee(name: str) -> str:
-    """The name, if there is such a guarantee; PipelineError with the nearest that there is."""
+    """Return the name if there is such a guarantee; PipelineError suggests the nearest."""
     if name in GUARANTEES:
         return name
     near = get_close_matches(name, GUARANTEES, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(GUARANTEES)}"
-    raise PipelineError(f"there is no guarantee {name!r}; {hint}")
+    hint = f"did you mean {near[0]!r}?" if near else f"known guarantees: {', '.join(GUARANTEES)}"
+    raise PipelineError(f"unknown guarantee {name!r}; {hint}")
 
 
 ACROSS_SUBSCRIBERS = frozenset({TOTAL_ORDER, CAUSAL_ORDER, AGREEMENT})
-"""What cannot be told from one subscriber alone."""
+"""Guarantees that one subscriber alone cannot show."""

@@ -1,6 +1,6 @@
-"""A trace as an audit reads it: the large table in chunks of row groups, the small ones whole.
+"""Reads a trace for an audit: the large table in chunks of row groups, the small ones whole.
 
-Every task opens the files itself, so on a cluster they must be where all workers see them.
+Every task opens the files itself, so on a cluster all workers must be able to read them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PUBLISHED, DELIVERED = "published", "delivered"
 
 @dataclass(frozen=True, slots=True)
 class RowGroups:
-    """Row groups of one file, from row `first` of the whole table on."""
+    """Row groups of one file, starting at row `first` of the whole table."""
 
     path: str
     groups: tuple[int, ...]
@@ -37,12 +37,12 @@ Chunk = tuple[RowGroups, ...]
 
 @dataclass(frozen=True, slots=True)
 class TraceFiles:
-    """Where a trace is. `stamp` changes with its content, so that nothing outdated is taken from a cache."""
+    """The files of a trace. `stamp` changes with their content, so that caches never serve outdated data."""
 
     directory: str
     stamp: str
     published: int
-    """Rows of that table."""
+    """Rows of the table `published`."""
     delivered: tuple[RowGroups, ...]
 
     @property
@@ -51,9 +51,10 @@ class TraceFiles:
 
 
 def trace_files(directory: Path) -> TraceFiles:
-    """The files of the trace in `directory`; TraceError if a table is missing, unreadable or of another shape."""
+    """Return the files of the trace in `directory`; TraceError if a table is missing, unreadable or has other
+    columns."""
     if not directory.is_dir():
-        raise TraceError(f"there is no trace directory {directory}")
+        raise TraceError(f"no such trace directory: {directory}")
     stamps = []
     groups: dict[str, tuple[RowGroups, ...]] = {}
     for name in TABLES:
@@ -70,7 +71,7 @@ def trace_files(directory: Path) -> TraceFiles:
 
 
 def _dataset(directory: Path, name: str) -> Any:
-    import pyarrow.dataset as ds  # it brings pandas, which no task of an audit needs
+    import pyarrow.dataset as ds  # imported here: it loads pandas, which no task needs
 
     path = directory / f"{name}.parquet"
     if not path.exists():
@@ -96,7 +97,7 @@ def _groups(files: Sequence[str]) -> Iterator[RowGroups]:
 
 
 def chunks(groups: Sequence[RowGroups], rows: int) -> list[Chunk]:
-    """The groups in their order, in chunks of about this many rows; at least one chunk."""
+    """Join the groups, in order, into chunks of about `rows` rows; at least one chunk."""
     found: list[list[RowGroups]] = [[]]
     size = 0
     for group in groups:
@@ -109,7 +110,7 @@ def chunks(groups: Sequence[RowGroups], rows: int) -> list[Chunk]:
 
 
 def _joined(groups: Sequence[RowGroups]) -> Chunk:
-    """Neighbours in a file as one."""
+    """Merge neighbouring groups of a file."""
     joined: list[RowGroups] = []
     for group in groups:
         if joined and joined[-1].path == group.path:
@@ -122,7 +123,7 @@ def _joined(groups: Sequence[RowGroups]) -> Chunk:
 
 
 def read_chunk(chunk: Chunk, columns: Sequence[str], batch_rows: int) -> Iterator[tuple[int, Any]]:
-    """The rows of a chunk as tables of at most `batch_rows`, each with the number of its first row."""
+    """Yield the rows of a chunk as tables of at most `batch_rows`, each with the number of its first row."""
     for groups in chunk:
         first = groups.first
         try:
@@ -135,7 +136,7 @@ def read_chunk(chunk: Chunk, columns: Sequence[str], batch_rows: int) -> Iterato
 
 
 def read_table(files: TraceFiles, name: str, columns: Sequence[str] | None = None) -> Any:
-    """A table, or some columns of it, whole."""
+    """Read a whole table, or some of its columns."""
     path = Path(files.directory) / f"{name}.parquet"
     try:
         table = pq.read_table(path, columns=None if columns is None else list(columns), partitioning="hive")
@@ -145,7 +146,7 @@ def read_table(files: TraceFiles, name: str, columns: Sequence[str] | None = Non
 
 
 def event_id_at(files: TraceFiles, row: int) -> str:
-    """The event id of a row of `delivered`: needed where it names nothing that was published."""
+    """Return the event id of a row of `delivered`; needed if no such event was published."""
     group = next(group for group in files.delivered if group.first <= row < group.first + group.rows)
     text: str = _event_ids(group.path, group.groups[0], files.stamp)[row - group.first].as_py()
     return text

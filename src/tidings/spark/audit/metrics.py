@@ -1,4 +1,4 @@
-"""The metrics of `trace.metrics`, bucket by bucket, with what plots and tables of subscribers need besides."""
+"""Computes the metrics of `trace.metrics` bucket by bucket, and what plots and subscriber tables also need."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SUBSCRIBER = np.dtype(
         ("max", "<f8"),
     ]
 )
-"""Of one subscriber; milliseconds, NaN where nothing known was delivered."""
+"""One subscriber; latencies in milliseconds, NaN where nothing known was delivered."""
 
 
 class BucketMetrics(msgspec.Struct):
@@ -53,8 +53,8 @@ class BucketMetrics(msgspec.Struct):
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """Expected deliveries that never came; of these, what was on its way when its subscription was cancelled, and
-    what else was never confirmed to its publisher."""
+    """Expected deliveries that never arrived. Of these, `in_flight` were on their way when their subscription was
+    cancelled, and `unconfirmed` are others that were never confirmed to their publisher."""
 
     deliveries: int
     in_flight: int
@@ -62,7 +62,7 @@ class Missing(msgspec.Struct, frozen=True):
 
 
 class Quantities(msgspec.Struct, frozen=True):
-    """The metrics of a trace, and what its plots and tables are made of. `exact` is about quantiles."""
+    """The metrics of a trace, and the data of its plots and tables. `exact` refers to quantiles."""
 
     metrics: Metrics
     missing: Missing
@@ -73,7 +73,7 @@ class Quantities(msgspec.Struct, frozen=True):
 
     @property
     def latencies(self) -> npt.NDArray[np.void]:
-        """Nanoseconds, ascending, and how often."""
+        """Latencies in nanoseconds, ascending, with their counts."""
         return np.frombuffer(self.latency_rows, COUNTED_VALUE)
 
     @property
@@ -83,7 +83,7 @@ class Quantities(msgspec.Struct, frozen=True):
 
     @property
     def subscribers(self) -> npt.NDArray[np.void]:
-        """By number."""
+        """One row per subscriber, by number."""
         return np.frombuffer(self.subscriber_rows, SUBSCRIBER)
 
 

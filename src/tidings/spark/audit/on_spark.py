@@ -1,4 +1,4 @@
-"""The stages of an audit on Spark: desks are shuffle partitions, kept pieces are on the workers' disks."""
+"""The stages of an audit on Spark: reducers are shuffle partitions, kept pieces are on the workers' disks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tidings.spark.audit.stages import (
     Progress,
     Reduce,
     Run,
-    at_desk,
     checked,
+    run_reducer,
     without_problems,
 )
 from tidings.spark.tasks import watched
@@ -64,16 +64,16 @@ class SparkStage:
         self._frame = frame
         self._tasks = tasks
 
-    def to_desks(self, desks: int, reduce: Reduce) -> SparkStage:
+    def to_reducers(self, reducers: int, reduce: Reduce) -> SparkStage:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         def run_batches(batches: Iterable[Any]) -> Iterator[Any]:
-            for desk, pieces in groupby(_pieces(batches), key=lambda piece: piece.desk):
-                yield from _batches(at_desk(desk, pieces, reduce))
+            for reducer, pieces in groupby(_pieces(batches), key=lambda piece: piece.reducer):
+                yield from _batches(run_reducer(reducer, pieces, reduce))
 
-        sent = self._frame.repartitionById(desks, "desk").sortWithinPartitions("desk", "place")
+        sent = self._frame.repartitionById(reducers, "reducer").sortWithinPartitions("reducer", "place")
         made = sent.mapInArrow(run_batches, from_arrow_schema(SCHEMA))
-        return SparkStage(self._stages, made, self._tasks + desks)
+        return SparkStage(self._stages, made, self._tasks + reducers)
 
     def tagged(self, *tags: str) -> SparkStage:
         frame = self._frame
@@ -91,10 +91,10 @@ class SparkStage:
 
 @contextmanager
 def spark_stages(session: SparkSession) -> Iterator[SparkStages]:
-    """Stages on this session, whose kept pieces go at the end."""
+    """Yield stages on this session, and free kept pieces at the end."""
     stages = SparkStages(session)
     before = session.conf.get(_BYTES_PER_BATCH)
-    # A desk may get more than one Arrow batch can hold.
+    # A reducer may get more than one Arrow batch can hold.
     session.conf.set(_BYTES_PER_BATCH, str(BATCH_BYTES))
     try:
         yield stages
@@ -105,7 +105,7 @@ def spark_stages(session: SparkSession) -> Iterator[SparkStages]:
 
 def _batches(pieces: Iterable[Piece]) -> Iterator[Any]:
     for piece in pieces:
-        columns = ([piece.desk], [piece.place], [piece.tag], [piece.body])
+        columns = ([piece.reducer], [piece.place], [piece.tag], [piece.body])
         arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
@@ -113,6 +113,6 @@ def _batches(pieces: Iterable[Piece]) -> Iterator[Any]:
 def _pieces(batches: Iterable[Any]) -> Iterator[Piece]:
     for batch in batches:
         bodies = batch.column("body")
-        others = (batch.column(name).to_pylist() for name in ("desk", "place", "tag"))
-        for row, (desk, place, tag) in enumerate(zip(*others, strict=True)):
-            yield Piece(desk, place, tag, bodies[row].as_py())
+        others = (batch.column(name).to_pylist() for name in ("reducer", "place", "tag"))
+        for row, (reducer, place, tag) in enumerate(zip(*others, strict=True)):
+            yield Piece(reducer, place, tag, bodies[row].as_py())

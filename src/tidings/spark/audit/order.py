@@ -1,9 +1,9 @@
-"""The tasks of an audit that look across subscribers: which events lie on a cycle, and what these mean.
+"""The tasks of an audit that look across subscribers: which events lie on a cycle, and what that means.
 
-A cycle among the events is found from edges alone, in one task (see `trace.checkers.total`). Causality is looked at in
-the same way: an event that is shown before one in its past makes a cycle of the order shown and the causes, and both
-lie on it, with all that leads from one to the other. So only deliveries of events on cycles are compared, and causes
-are followed only among these events.
+One task finds cycles among the events from edges alone (see `trace.checkers.total`). Causality works the same way: an
+event that is shown before one in its past makes a cycle of the order shown and the causes. Both events lie on it, with
+everything that leads from one to the other. So only deliveries of events on cycles are compared, and causes are
+followed only among these events.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ KEYED = np.dtype([("key", "<i8"), ("row", "<i4")])
 
 
 def find_cycles(job: AuditJob, index: int, pieces: list[Piece]) -> Iterator[Piece]:
-    """The events that are not alone in their component, of the edges of check `index`."""
+    """Find the events that share a component with others, from the edges of check `index`."""
     events = job.knowledge.events
     before, after = _all_edges(pieces)
     if job.checks[index].guarantee == CAUSAL_ORDER:
@@ -53,7 +53,7 @@ def find_cycles(job: AuditJob, index: int, pieces: list[Piece]) -> Iterator[Piec
 
 
 def _all_edges(pieces: list[Piece]) -> SmallEdges:
-    """There may be as many as deliveries: each piece goes as soon as it is read."""
+    """Join the edges. There may be as many as deliveries, so each piece is freed as soon as it is read."""
     count = sum(len(piece.body) for piece in pieces) // EDGE.itemsize
     before, after = np.empty(count, np.int32), np.empty(count, np.int32)
     while pieces:
@@ -66,14 +66,14 @@ def _all_edges(pieces: list[Piece]) -> SmallEdges:
 
 @dataclass(frozen=True)
 class Second:
-    """What is still open after the first look: the events on cycles by check, and the desks of each check."""
+    """What is still open after the first pass: the events on cycles by check, and the reducers of each check."""
 
     on_cycles: dict[int, bytes]
-    desks: tuple[int, ...]
-    """Which check each desk is for; agreement has several, each with a range of events."""
+    reducers: tuple[int, ...]
+    """The check of each reducer; agreement has several reducers, each with a range of events."""
 
-    def desks_of(self, index: int) -> range:
-        return range(self.desks.index(index), self.desks.index(index) + self.desks.count(index))
+    def reducers_of(self, index: int) -> range:
+        return range(self.reducers.index(index), self.reducers.index(index) + self.reducers.count(index))
 
     def component_of(self, index: int, events: int) -> Array:
         found = np.full(events, -1, dtype=np.int64)
@@ -83,34 +83,34 @@ class Second:
 
 
 def gather(job: AuditJob, second: Second, bucket: int, pieces: list[Piece]) -> Iterator[Piece]:
-    """What each desk needs of a bucket."""
+    """Send each reducer what it needs from a bucket."""
     coded = bucket_coded(job, bucket, pieces)
-    for index in dict.fromkeys(second.desks):
-        check, desks = job.checks[index], second.desks_of(index)
+    for index in dict.fromkeys(second.reducers):
+        check, reducers = job.checks[index], second.reducers_of(index)
         if check.guarantee == AGREEMENT:
-            yield from _by_events(coded, MISSING, bucket, desks, missing_of_equals(coded))
-            yield from _by_events(coded, GOT, bucket, desks, got_in_time(coded))
+            yield from _by_events(coded, MISSING, bucket, reducers, missing_of_equals(coded))
+            yield from _by_events(coded, GOT, bucket, reducers, got_in_time(coded))
             continue
         component_of = second.component_of(index, len(coded.events))
         if check.guarantee == CAUSAL_ORDER:
             body = _seen(coded, check, component_of)
-            yield Piece(desks[0], bucket, SEEN, body)
+            yield Piece(reducers[0], bucket, SEEN, body)
         else:
             rows = shown(coded, coded.ordered_rows(check.orders), component_of)
-            yield Piece(desks[0], bucket, SHOWN, packed(SHOWN_ROW, *rows))
+            yield Piece(reducers[0], bucket, SHOWN, packed(SHOWN_ROW, *rows))
 
 
-def _by_events(coded: Coded, tag: str, bucket: int, desks: range, keyed: Keyed) -> Iterator[Piece]:
+def _by_events(coded: Coded, tag: str, bucket: int, reducers: range, keyed: Keyed) -> Iterator[Piece]:
     keys, rows = keyed
     events = max(len(coded.events), 1)
-    part = keys % events * len(desks) // events
-    for number, desk in enumerate(desks):
+    part = keys % events * len(reducers) // events
+    for number, reducer in enumerate(reducers):
         mine = part == number
-        yield Piece(desk, bucket, tag, packed(KEYED, keys[mine], rows[mine]))
+        yield Piece(reducer, bucket, tag, packed(KEYED, keys[mine], rows[mine]))
 
 
 def _seen(coded: Coded, check: Check, component_of: Array) -> bytes:
-    """Deliveries of events on cycles that are to be checked, or that told a publisher of something."""
+    """Pack the deliveries of events on cycles that are checked, or that a publisher received."""
     ordered = np.zeros(len(coded.event), dtype=np.bool_)
     ordered[coded.ordered_rows(check.orders)] = True
     sources = set(coded.events.source_names)
@@ -122,9 +122,9 @@ def _seen(coded: Coded, check: Check, component_of: Array) -> bytes:
     return packed(SEEN_ROW, *columns)
 
 
-def decide(job: AuditJob, second: Second, desk: int, pieces: list[Piece]) -> Iterator[Piece]:
-    """What a desk finds in what it got from all buckets."""
-    index = second.desks[desk]
+def decide(job: AuditJob, second: Second, reducer: int, pieces: list[Piece]) -> Iterator[Piece]:
+    """Decide a check, from what a reducer got from all buckets."""
+    index = second.reducers[reducer]
     guarantee = job.checks[index].guarantee
     known = job.knowledge
     if guarantee == AGREEMENT:
@@ -138,7 +138,7 @@ def decide(job: AuditJob, second: Second, desk: int, pieces: list[Piece]) -> Ite
     else:
         names = known.subscriptions.subscriber_names
         found = find_inversions(known.events, names, ShownRows(*unpacked(SHOWN_ROW, pieces)))
-    yield Piece(index, desk, FOUND, msgspec.msgpack.encode(found))
+    yield Piece(index, reducer, FOUND, msgspec.msgpack.encode(found))
 
 
 def _find_late(job: AuditJob, numbers: Array, pieces: list[Piece]) -> Found:

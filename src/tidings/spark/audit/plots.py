@@ -17,16 +17,16 @@ from tidings.spark.audit.metrics import TIME_BINS
 LATENCY_BINS = 100
 NS_PER_S = 1e9
 MAX_BARS = 40
-"""Subscribers that are shown one by one; more are shown as a curve."""
+"""Up to this many subscribers get a bar each; more are drawn as a curve."""
 
 
 def check_plots() -> None:
-    """PipelineError, in one line, where nothing can be drawn."""
+    """Raise PipelineError, in one line, if matplotlib is missing."""
     need("a report with plots", "spark", "matplotlib", error=PipelineError)
 
 
 def draw(trace: Audited, out: Path, prefix: str) -> list[str]:
-    """Draws what there is to see, and returns the names without their endings."""
+    """Draw the plots that have data, and return their names without suffixes."""
     check_plots()
     import matplotlib
 
@@ -60,7 +60,7 @@ def _latency(axes: Any, trace: Audited) -> None:
         for name, value, style in (("p50", latency.p50, "--"), ("p99", latency.p99, ":")):
             axes.axvline(value, color="black", linestyle=style, label=f"{name}: {value:,.3f} ms")
         axes.legend()
-    axes.set(xlabel="latency (ms)", ylabel="deliveries", title="From publication to delivery")
+    axes.set(xlabel="latency (ms)", ylabel="deliveries", title="Latency from publication to delivery")
 
 
 def _delivery_ratio(axes: Any, trace: Audited) -> None:
@@ -76,8 +76,10 @@ def _delivery_ratio(axes: Any, trace: Audited) -> None:
     else:
         axes.plot(np.sort(ratio) * 100, color="tab:green")
         lowest = max(ratio.min() * 100 - 1, 0.0)
-        axes.set(xlabel="subscribers, the worst first")
-    axes.set(ylabel="delivered (%)", title="What arrived of what was owed", ylim=(lowest, 101))
+        axes.set(xlabel="subscribers, worst first")
+    axes.set(
+        ylabel="delivered (%)", title="Share of the expected deliveries that arrived", ylim=(lowest, 101)
+    )
 
 
 def _deliveries(axes: Any, trace: Audited) -> None:
@@ -89,5 +91,5 @@ def _deliveries(axes: Any, trace: Audited) -> None:
 
 
 def _plain(name: str) -> str:
-    """Short, and nothing of it taken for a formula."""
+    """Shorten a name, and escape what matplotlib takes for a formula."""
     return name[:20].replace("$", r"\$")

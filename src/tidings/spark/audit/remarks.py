@@ -1,4 +1,4 @@
-"""What a reader of verdicts and numbers should know besides: above all why something is missing and all holds."""
+"""Remarks beside verdicts and numbers: above all, why deliveries may be missing although every guarantee holds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidings.scenarios.trace.verdict import Verdict
 from tidings.spark.audit.metrics import Missing, Quantities
 
 WITHOUT_DELIVERY = {
-    "best-effort": "Mode best-effort does not promise delivery: what is lost on the way is lost",
+    "best-effort": "Mode best-effort does not promise delivery: lost events are not repaired",
     "epidemic": "Mode epidemic repairs losses by gossip, but does not promise delivery",
 }
 
@@ -31,12 +31,12 @@ def remarks_of(
         remarks.append("p50 and p99 of all deliveries are up to 0.1 % too low")
     if never_accepted:
         remarks.append(
-            f"{never_accepted:,} of {subscriptions:,} subscriptions were never accepted: nothing was owed to them"
+            f"{never_accepted:,} of {subscriptions:,} subscriptions were never accepted: no deliveries were expected"
         )
     if origin.recorder is not None:
         remarks.append(
-            f"recorded by {origin.recorder} alone: what never reached it is not in the trace, so the delivery ratio "
-            "says nothing about the network"
+            f"recorded by {origin.recorder} only: events that never reached it are not in the trace, so the delivery "
+            "ratio says nothing about the network"
         )
     if missing.deliveries:
         remarks.append(
@@ -52,21 +52,19 @@ def _why(mode: str | None, verdicts: Sequence[Verdict], missing: Missing) -> str
         excused = missing.deliveries - gaps.violations
         owed = f"{gaps.violations:,}" if gaps.violations else "none"
         reasons = _reasons(missing.in_flight, excused - missing.in_flight)
-        return f"; {owed} of these are gaps. Not owed were {reasons}" if excused else ""
+        return f"; {owed} of these are gaps. Not required: {reasons}" if excused else ""
     reasons = _reasons(missing.in_flight, missing.unconfirmed)
-    not_checked = (f" (among them {reasons})" if reasons else "") + ". No verdict is about that"
+    not_checked = (f" (among them {reasons})" if reasons else "") + ". No verdict covers that"
     if mode in WITHOUT_DELIVERY:
         return f"{not_checked}. {WITHOUT_DELIVERY[mode]}"
     if mode == GUARANTEED:
-        return f"{not_checked}, though the mode was {mode}: --mode guaranteed checks it"
-    return (
-        f"{not_checked}: the trace does not say its mode. If it was guaranteed, --mode guaranteed checks it"
-    )
+        return f"{not_checked}, although the mode was {mode}: check it with --mode guaranteed"
+    return f"{not_checked}: the trace does not record its mode. If it was guaranteed, check it with --mode guaranteed"
 
 
 def _reasons(in_flight: int, unconfirmed: int) -> str:
     parts = [
-        f"{in_flight:,} that were on their way when the subscription was cancelled" if in_flight else "",
-        f"{unconfirmed:,} that were never confirmed to their publisher" if unconfirmed else "",
+        f"{in_flight:,} on their way when the subscription was cancelled" if in_flight else "",
+        f"{unconfirmed:,} never confirmed to their publisher" if unconfirmed else "",
     ]
     return " and ".join(filter(None, parts))

@@ -1,4 +1,4 @@
-"""What an audit leaves behind: Parquet tables for programs, a page with plots for people."""
+"""Writes the result of an audit: Parquet tables for programs, a page with plots for people."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidings.spark.audit.plots import draw
 from tidings.spark.audit.run import SPARK, AuditReport, Engine
 
 MAX_PLOTTED = 10
-"""Traces that get plots; of the others there are the tables."""
+"""Only this many traces get plots; the tables cover all."""
 
 VERDICTS = pa.schema(
     [
@@ -53,7 +53,7 @@ LATENCY = pa.schema(
 
 
 def write_report(report: AuditReport, out: Path) -> None:
-    """Tables, plots and `report.md` into `out`, which is made if need be."""
+    """Write tables, plots and `report.md` into `out`, creating it if needed."""
     out.mkdir(parents=True, exist_ok=True)
     verdicts = list(_verdicts(report))
     rows = [
@@ -99,7 +99,8 @@ def _witnesses(verdicts: list[tuple[str, Verdict]]) -> Iterator[dict[str, Any]]:
 
 
 def latency_table(trace: Audited) -> Any:
-    """One row per subscriber; where nothing was expected the ratio is 1, where nothing came latencies are null."""
+    """Return one row per subscriber; the ratio is 1 if nothing was expected, latencies are null if nothing was
+    delivered."""
     rows = trace.quantities.subscribers
     expected = rows["expected"]
     ratio = np.where(expected > 0, 1 - rows["missing"] / np.maximum(expected, 1), 1.0)
@@ -169,7 +170,7 @@ def _metric_lines(trace: Audited) -> list[str]:
 
 
 def metric_rows(trace: Audited) -> list[tuple[str, str]]:
-    """The numbers that people want to see."""
+    """Return the main numbers, formatted for people."""
     metrics, traffic = trace.quantities.metrics, trace.traffic
     latency = metrics.latency_ms
     times = "-"
@@ -204,5 +205,5 @@ def _archive_lines(archives: ArchivesAudited) -> list[str]:
 
 
 def _text(text: str) -> str:
-    """What users wrote, so that it is not taken for markup."""
+    """Escape users' text, so that it is not taken for markup."""
     return "".join(f"\\{letter}" if letter in "\\`*_[]<>|#" else letter for letter in " ".join(text.split()))

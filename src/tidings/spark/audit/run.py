@@ -1,7 +1,7 @@
-"""An audit of whatever was named on the command line: traces and archives, on Spark or in this process.
+"""Audits the traces and archives named on the command line, on Spark or in this process.
 
-What is small is audited in this process, which is faster than on Spark. On Spark each small trace is one task of one
-job, a large one has jobs of its own; archives are looked at together.
+Small inputs are audited in this process, which is faster than Spark. On Spark each small trace is one task of one job,
+a large one has jobs of its own; archives are audited together.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tidings.storage.archive import ArchiveReader
 ARCHIVE_FILE = "archive.sqlite"
 LOCAL, SPARK = "local", "spark"
 SMALL_ROWS = 1_000_000
-"""Deliveries of a trace that one task looks at as a whole."""
+"""A trace of up to this many deliveries is one task."""
 LOCAL_ROWS = 10_000_000
-"""Deliveries and archived events of all inputs that this process takes: 8 s and 1.1 GB (benchmarks/README.md)."""
+"""Up to this many deliveries and archived events run in this process: 8 s and 1.1 GB (benchmarks/README.md)."""
 
 
 class Engine(msgspec.Struct, frozen=True):
-    """What did the work, "local" or "spark", and why."""
+    """The engine that did the work, "local" or "spark", and why."""
 
     name: str
     why: str
@@ -58,14 +58,14 @@ def audit(
     here: bool = False,
     progress: Progress = lambda share: None,
 ) -> AuditReport:
-    """TraceError, ArchiveError or PipelineError, in one line, for what cannot be audited."""
+    """Audit traces and archives; a one-line TraceError, ArchiveError or PipelineError if one cannot be audited."""
     for name in request.guarantees:
         known_guarantee(name)
     archives = [path for path in paths if _is_archive(path)]
     traces = [path for path in paths if path not in archives]
     if archives:
         check_named(request.guarantees, len(archives))
-    sizes = {path: trace_files(path).rows for path in traces}  # all are looked at before the first is audited
+    sizes = {path: trace_files(path).rows for path in traces}  # opens all before the first is audited
     engine = choose_engine(sum(sizes.values()) + sum(map(_events, archives)), master, here=here)
     with _stages(engine, master) as stages:
         share = 1 / (bool(traces) + bool(archives))
@@ -84,7 +84,7 @@ def choose_engine(rows: int, master: str | None, *, here: bool) -> Engine:
     if master is not None:
         return Engine(SPARK, f"--master {master}")
     if rows <= LOCAL_ROWS:
-        return Engine(LOCAL, f"{rows:,} deliveries: up to {LOCAL_ROWS:,} this is faster than Spark")
+        return Engine(LOCAL, f"{rows:,} deliveries: faster than Spark up to {LOCAL_ROWS:,}")
     return Engine(SPARK, f"{rows:,} deliveries: above {LOCAL_ROWS:,} Spark bounds memory and uses all cores")
 
 
@@ -96,7 +96,7 @@ def _events(archive: Path) -> int:
 
 def _is_archive(path: Path) -> bool:
     if not path.is_dir():
-        raise PipelineError(f"there is no directory {path}")
+        raise PipelineError(f"no such directory: {path}")
     if (path / ARCHIVE_FILE).exists():
         return True
     if not any((path / f"{name}.parquet").exists() for name in TABLES):
@@ -119,7 +119,7 @@ def _stages(engine: Engine, master: str | None) -> Iterator[Stages]:
 def _audit_traces(
     stages: Stages, sizes: dict[Path, int], small_rows: int, request: AuditRequest, progress: Progress
 ) -> dict[Path, Audited]:
-    """Those of up to `small_rows` side by side, each as one task; the others one after the other."""
+    """Audit traces of up to `small_rows` in parallel, each as one task, and the others one after the other."""
     small = [path for path, rows in sizes.items() if small_rows > 0 and rows <= small_rows]
     total = max(sum(sizes.values()), 1)
     done = sum(sizes[path] for path in small)
@@ -142,7 +142,7 @@ def _audit_traces(
 
 
 def audit_small(request: AuditRequest, item: tuple[int, Path]) -> Iterator[Piece]:
-    """A whole trace in one task."""
+    """Audit a whole trace in one task."""
     number, path = item
     found = audit_trace(HereStages(), path, request, AuditSizes())
     yield Piece(0, number, "audited", msgspec.msgpack.encode(found))

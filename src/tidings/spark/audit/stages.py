@@ -1,7 +1,7 @@
-"""Work in stages: items are mapped to pieces, pieces go to desks, each desk makes new pieces of what it got.
+"""Work in stages: items are mapped to pieces, pieces go to reducers, and each reducer makes new pieces.
 
-The same functions run in this process or on Spark (`audit_spark`). A piece is a few numbers and bytes: columns
-packed by numpy, or MessagePack; Spark moves one such row for what would be ten thousand of its own.
+The same functions run in this process or on Spark (`on_spark`). A piece is a few numbers and bytes: columns packed by
+numpy, or MessagePack. Spark moves one such row instead of ten thousand of its own.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tidings.core.errors import PipelineError, TidingsError
 
 Progress = Callable[[float], None]
 PROBLEM = "problem"
-"""The tag of a piece that says why there is no result."""
+"""The tag of a piece that carries an error."""
 
 
 class Piece(NamedTuple):
-    """`desk` is where it goes, `place` orders what a desk gets, `tag` says what it is."""
+    """`reducer` says where it goes, `place` orders the pieces of a reducer, `tag` says what it is."""
 
-    desk: int
+    reducer: int
     place: int
     tag: str
     body: bytes
@@ -30,7 +30,7 @@ class Piece(NamedTuple):
 
 SCHEMA = pa.schema(
     [
-        pa.field("desk", pa.int32(), False),
+        pa.field("reducer", pa.int32(), False),
         pa.field("place", pa.int64(), False),
         pa.field("tag", pa.string(), False),
         pa.field("body", pa.binary(), False),
@@ -42,22 +42,22 @@ Reduce = Callable[[int, list[Piece]], Iterable[Piece]]
 
 
 class AuditStage(Protocol):
-    """Pieces that are still to be made."""
+    """Pieces that are not computed yet."""
 
-    def to_desks(self, desks: int, reduce: Reduce) -> AuditStage:
-        """All pieces go to their desks, each of which gets them in the order of `place`."""
+    def to_reducers(self, reducers: int, reduce: Reduce) -> AuditStage:
+        """Send all pieces to their reducers, each of which gets them in the order of `place`."""
         ...
 
     def tagged(self, *tags: str) -> AuditStage:
-        """Only these, and what went wrong."""
+        """Keep only the pieces with these tags, and errors."""
         ...
 
     def kept(self) -> AuditStage:
-        """The same, made once however often it is used."""
+        """Compute the pieces once, however often they are used."""
         ...
 
     def collect(self, progress: Progress = ...) -> list[Piece]:
-        """The pieces, now; the error of the first task that had one."""
+        """Compute and return the pieces; raises the error of the first task that failed."""
         ...
 
 
@@ -66,7 +66,7 @@ class Stages(Protocol):
 
 
 def checked(run: Run) -> Run:
-    """A mistake in the input becomes a piece that tells of it: Spark would wrap the error into a traceback."""
+    """Turn errors in the input into pieces: Spark would wrap them into a traceback."""
 
     def run_checked(item: Any) -> Iterator[Piece]:
         try:
@@ -77,15 +77,15 @@ def checked(run: Run) -> Run:
     return run_checked
 
 
-def at_desk(desk: int, pieces: Iterable[Piece], reduce: Reduce) -> Iterator[Piece]:
-    """What a desk makes of its pieces; what went wrong before is passed on instead."""
+def run_reducer(reducer: int, pieces: Iterable[Piece], reduce: Reduce) -> Iterator[Piece]:
+    """Run a reducer on its pieces; errors of earlier stages are passed on instead."""
     got = list(pieces)
     problems = [piece for piece in got if piece.tag == PROBLEM]
     if problems:
         yield from problems
         return
     try:
-        yield from reduce(desk, got)
+        yield from reduce(reducer, got)
     except TidingsError as error:
         yield Piece(0, -1, PROBLEM, str(error).encode())
 
@@ -98,12 +98,12 @@ def without_problems(pieces: list[Piece]) -> list[Piece]:
 
 
 def part_of(progress: Progress, low: float, high: float) -> Progress:
-    """What reports a share of a part as the share of the whole."""
+    """Return a callback that reports progress within a part as progress of the whole."""
     return lambda share: progress(low + (high - low) * share)
 
 
 class HereStages:
-    """Everything in this process, one after the other; for what is small, and where there is no Java."""
+    """Runs everything in this process, one task after the other: for small inputs, and where there is no Java."""
 
     def map(self, run: Run, items: Sequence[Any]) -> HereStage:
         def make(progress: Progress) -> list[Piece]:
@@ -120,14 +120,14 @@ class HereStage:
     def __init__(self, make: Callable[[Progress], list[Piece]]) -> None:
         self._make = make
 
-    def to_desks(self, desks: int, reduce: Reduce) -> HereStage:
+    def to_reducers(self, reducers: int, reduce: Reduce) -> HereStage:
         def make(progress: Progress) -> list[Piece]:
             pieces = self._make(part_of(progress, 0.0, 0.5))
-            pieces.sort(key=lambda piece: (piece.desk, piece.place))
+            pieces.sort(key=lambda piece: (piece.reducer, piece.place))
             made: list[Piece] = []
-            for done, (desk, group) in enumerate(groupby(pieces, key=lambda piece: piece.desk), 1):
-                made += at_desk(desk, group, reduce)
-                progress(min(0.5 + 0.5 * done / desks, 1.0))
+            for done, (reducer, group) in enumerate(groupby(pieces, key=lambda piece: piece.reducer), 1):
+                made += run_reducer(reducer, group, reduce)
+                progress(min(0.5 + 0.5 * done / reducers, 1.0))
             return made
 
         return HereStage(make)
@@ -144,7 +144,7 @@ class HereStage:
             nonlocal made
             if made is None:
                 made = self._make(progress)
-            return list(made)  # whoever gets them may sort them
+            return list(made)  # a copy: callers sort it in place
 
         return HereStage(make)
 

@@ -1,4 +1,4 @@
-"""The tasks of an audit that look at whole subscribers: count them, code their deliveries, check each bucket."""
+"""The tasks of an audit that need whole subscribers: count and code their deliveries, check each bucket."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EDGE = np.dtype([("before", "<i4"), ("after", "<i4")])
 
 
 class ChunkCounts(msgspec.Struct):
-    """The subscribers of a chunk: those with subscriptions by number, others by name with their first row."""
+    """The subscribers of a chunk: those with subscriptions by number, others by name with their first row and count."""
 
     deliveries: dict[int, int]
     others: dict[str, tuple[int, int]]
@@ -35,7 +35,7 @@ class ChunkCounts(msgspec.Struct):
 
 
 class Publications(msgspec.Struct):
-    """What is known of the publications alone; `killed` says that a publisher among them was."""
+    """What the publications alone show; `killed` says that one of the publishers was killed."""
 
     events: int
     wrong: Found
@@ -43,7 +43,7 @@ class Publications(msgspec.Struct):
 
 
 def count(job: AuditJob, chunk: Chunk) -> Iterator[Piece]:
-    """How many deliveries each subscriber has."""
+    """Count the deliveries of each subscriber."""
     subscriptions = job.knowledge.subscriptions
     counted = ChunkCounts({}, {}, None)
     for first, table in read_chunk(chunk, ("subscriber", "at_ns"), job.batch_rows):
@@ -75,26 +75,26 @@ def look_at_publications(job: AuditJob, crashed: frozenset[str]) -> Iterator[Pie
 
 
 def code(job: AuditJob, chunk: Chunk) -> Iterator[Piece]:
-    """The deliveries of a chunk as numbers, each to the desk of its subscriber's bucket."""
+    """Code the deliveries of a chunk as numbers, and send each to the reducer of its subscriber's bucket."""
     known = job.knowledge
-    if not chunk or chunk[0].first == 0:  # a bucket without deliveries is to be checked as well
+    if not chunk or chunk[0].first == 0:  # a bucket without deliveries is checked, too
         yield from (Piece(bucket, -1, "", b"") for bucket in range(len(job.bounds)))
     for first, table in read_chunk(chunk, DELIVERED_COLUMNS, job.batch_rows):
         coded = coded_deliveries(known.events, known.subscriptions, table, first)
-        # Small numbers are sorted by radix.
+        # numpy sorts 16-bit numbers by radix, which is fast.
         bucket = (np.searchsorted(job.bounds, coded.subscriber, side="right") - 1).astype(np.uint16)
         order = np.argsort(bucket, kind="stable")
         rows = np.empty(len(order), ROW)
         for name in ROW.names or ():
             rows[name] = getattr(coded, name)[order]
         ends = np.searchsorted(bucket[order], np.arange(len(job.bounds)), side="right").tolist()
-        for desk, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        for reducer, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
             if start < end:
-                yield Piece(desk, first, "", rows[start:end].tobytes())
+                yield Piece(reducer, first, "", rows[start:end].tobytes())
 
 
 def check_bucket(job: AuditJob, bucket: int, pieces: list[Piece]) -> Iterator[Piece]:
-    """What each check finds among the subscribers of a bucket; for an order across subscribers, its edges."""
+    """Run each check on the subscribers of a bucket; for an order across subscribers, also return its edges."""
     coded = bucket_coded(job, bucket, pieces)
     for index, check in enumerate(job.checks):
         yield Piece(index, bucket, FOUND, msgspec.msgpack.encode(_found(coded, check)))
@@ -112,7 +112,7 @@ def _found(coded: Coded, check: Check) -> Found:
         case name if name == GAP_FREE:
             return find_gaps(coded, confirmed_only=check.confirmed_only)
         case name if name == AGREEMENT:
-            # Whether others got what is missing here is for the next stage to say.
+            # The next stage finds out whether others got what is missing here.
             return Found(len(missing_of_equals(coded)[0]))
         case _:
             return Found(0)

@@ -1,5 +1,5 @@
-"""What workers know of a trace: its events, subscriptions and interests, read once per process; and how
-deliveries travel as bytes."""
+"""What workers know of a trace (events, subscriptions and interests, read once per process), and how deliveries are
+packed as bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidings.spark.audit.files import TraceFiles, event_id_at, read_table
 from tidings.spark.audit.stages import Piece
 
 MAX_NUMBER = 2**31 - 1
-"""Events, subscribers and subscriptions travel as 32 bits."""
+"""Events, subscribers and subscriptions are packed as 32 bits."""
 PUBLISHED = ("event_id", "source", "sequence", "topic", "at_ns", "confirmed_ns")
 ROW = np.dtype(
     [
@@ -37,7 +37,7 @@ Structured = npt.NDArray[np.void]
 
 @dataclass(frozen=True)
 class AuditJob:
-    """What all tasks of an audit are told. `bounds` is the first subscriber of each bucket."""
+    """What all tasks of an audit know. `bounds` is the first subscriber of each bucket."""
 
     files: TraceFiles
     checks: tuple[Check, ...] = ()
@@ -53,7 +53,7 @@ class AuditJob:
 
 
 class Knowledge:
-    """What does not depend on deliveries, read from the files when it is first needed."""
+    """What does not depend on deliveries, read from the files on first use."""
 
     def __init__(self, files: TraceFiles, others: Sequence[str]) -> None:
         self.files = files
@@ -62,7 +62,7 @@ class Knowledge:
 
     @cached_property
     def published(self) -> Any:
-        # Attributes are large, and only filters look at them.
+        # Attributes are large, and only filters need them.
         filtered = self.subscribed["filter"].null_count < len(self.subscribed)
         return read_table(self.files, "published", (*PUBLISHED, "attributes") if filtered else PUBLISHED)
 
@@ -73,7 +73,7 @@ class Knowledge:
         return Events(self.published)
 
     def check_interests(self) -> None:
-        """TraceError if a subscription has a filter or a topic that cannot be read."""
+        """Raise TraceError if a subscription's filter or topic cannot be parsed."""
         Interests(None, self.subscribed, np.empty(0, dtype=np.int64), self.files.directory)
 
     @cached_property
@@ -87,14 +87,14 @@ def _knowledge(files: TraceFiles, others: tuple[str, ...]) -> Knowledge:
 
 
 def bucket_rows(pieces: Sequence[Piece]) -> Deliveries:
-    """The deliveries of a bucket, from the pieces in the order of the table."""
+    """Return the deliveries of a bucket, from its pieces in the order of the table."""
     rows = np.frombuffer(b"".join(piece.body for piece in pieces), ROW)
     columns = {name: rows[name].astype(np.int64) for name in ROW.names or () if name != "out_of_order"}
     return Deliveries(**columns, out_of_order=rows["out_of_order"].copy())
 
 
 def bucket_coded(job: AuditJob, bucket: int, pieces: Sequence[Piece]) -> Coded:
-    """The part of the trace that is about the subscribers of a bucket."""
+    """Return the part of the trace that concerns the subscribers of a bucket."""
     known = job.knowledge
     bounds = (*job.bounds, MAX_NUMBER)
     subscriber = known.subscriptions.subscriber
@@ -109,7 +109,7 @@ def bucket_coded(job: AuditJob, bucket: int, pieces: Sequence[Piece]) -> Coded:
 
 
 def packed(dtype: np.dtype[Any], *columns: Array | Mask) -> bytes:
-    """Columns, in the order of the dtype's fields, as bytes."""
+    """Pack columns, in the order of the dtype's fields, as bytes."""
     rows = np.empty(len(columns[0]), dtype)
     for name, column in zip(dtype.names or (), columns, strict=True):
         rows[name] = column
@@ -117,6 +117,6 @@ def packed(dtype: np.dtype[Any], *columns: Array | Mask) -> bytes:
 
 
 def unpacked(dtype: np.dtype[Any], pieces: Sequence[Piece]) -> list[Array]:
-    """The columns of all pieces, one after the other, as 64 bits."""
+    """Unpack the columns of all pieces, concatenated, as 64 bits."""
     rows = np.frombuffer(b"".join(piece.body for piece in pieces), dtype)
     return [rows[name].astype(np.int64) for name in dtype.names or ()]

@@ -1,4 +1,4 @@
-"""What an audit takes from the small tables: how much was sent, and who was killed."""
+"""What an audit takes from the small tables: how much was sent, and which nodes were killed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidings.spark.audit.files import TraceFiles, read_table
 
 
 class TrafficSums(msgspec.Struct, frozen=True):
-    """Over the whole run. `overhead` is messages between brokers per event, of whatever kind; None without events."""
+    """Totals of the whole run. `overhead` is messages of any kind between brokers per event; None without events."""
 
     messages: int
     bytes: int

@@ -1,4 +1,4 @@
-"""Rows of an archive as Spark sees them, in Arrow and without a Python object per row unless a filter needs one."""
+"""Converts rows of an archive to Spark's, in Arrow, without a Python object per row unless a filter needs one."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ COLUMNS = pa.schema(
         pa.field("order", ORDER),
     ]
 )
-"""Exactly the Arrow types that Spark makes of the source's schema: it takes no others."""
+"""Exactly the Arrow types that Spark derives from the source's schema: it accepts no others."""
 
 READ_COLUMNS = ("offset", "source", "sequence", "topic", "attributes", "payload", "published_ns", "order")
-"""Of an archive's, those that are shown."""
+"""The columns of an archive that Spark is shown."""
 
 
 def spark_batch(batch: pa.RecordBatch, partition: int, *, headers: bool = False) -> pa.RecordBatch:
-    """A batch of the archive's rows as rows of Spark. Headers are null unless asked for: they are what costs most."""
+    """Convert a batch of the archive's rows to Spark's. Headers are null unless requested: they cost most."""
     attributes = batch.column("attributes")
     borders, names, texts = _entries(attributes)
     published_us = pc.divide(batch.column("published_ns"), pa.scalar(NANOSECONDS_PER_US))
@@ -74,9 +74,9 @@ def spark_batch(batch: pa.RecordBatch, partition: int, *, headers: bool = False)
 
 
 def raw_bytes(texts: pa.Array) -> pa.Array:
-    """Attributes' texts as bytes: a string or bytes is itself, anything else its text.
+    """Return attributes' texts as bytes: a string or bytes as it is, anything else as its text.
 
-    Only what is written in quotes or as X'..' (events/text.py) differs from its text; without any, nothing is copied.
+    Only values in quotes or written as X'..' (events/text.py) differ from their text; without any, nothing is copied.
     """
     plain = texts.cast(pa.binary())
     odd = pc.fill_null(pc.or_(pc.starts_with(texts, '"'), pc.starts_with(texts, "X'")), False)
@@ -89,15 +89,15 @@ def raw_bytes(texts: pa.Array) -> pa.Array:
 
 
 def _entries(attributes: pa.MapArray) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """Where each event's attributes begin, the names of all of them, and their texts."""
+    """Return where each event's attributes begin, the names of all attributes, and their texts."""
     borders = attributes.offsets
-    first, end = borders[0].as_py(), borders[-1].as_py()  # a slice has the entries of the whole
+    first, end = borders[0].as_py(), borders[-1].as_py()  # a slice still has all entries
     names, texts = attributes.keys.slice(first, end - first), attributes.items.slice(first, end - first)
     return pc.subtract(borders, pa.scalar(first, pa.int32())), names, texts
 
 
 def _keys(borders: pa.Array, names: pa.Array, texts: pa.Array) -> pa.Array:
-    """The value of each event's attribute `key`, null where it has none."""
+    """Return the value of each event's attribute `key`, null where it has none."""
     events = len(borders) - 1
     entries = np.flatnonzero(pc.equal(names, KEY_ATTRIBUTE).to_numpy(zero_copy_only=False))
     if not len(entries):
@@ -109,13 +109,13 @@ def _keys(borders: pa.Array, names: pa.Array, texts: pa.Array) -> pa.Array:
 
 
 def _headers(borders: pa.Array, names: pa.Array, texts: pa.Array) -> pa.Array:
-    """The same entries under the same borders."""
+    """Return the same entries as lists of headers."""
     entries = pa.StructArray.from_arrays([names, raw_bytes(texts)], fields=list(HEADER))
     return pa.ListArray.from_arrays(borders, entries, type=HEADERS)
 
 
 class RowSelection:
-    """Which rows are wanted: by topic (None: all), and by a filter of ours over the typed attributes."""
+    """Selects rows by topic (None: all) and by a tidings filter over the typed attributes."""
 
     def __init__(self, topics: tuple[TopicPattern, ...] | None, where: str | None) -> None:
         self._topics = topics
@@ -126,7 +126,7 @@ class RowSelection:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What is to be read of an archive."""
+        """The columns to read from an archive."""
         return READ_COLUMNS if self._pattern is None else (*READ_COLUMNS, "packed")
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -152,7 +152,7 @@ class RowSelection:
             try:
                 attributes = _decode(packed)
             except (msgspec.MsgspecError, UnicodeError) as error:
-                raise ArchiveCorrupt(f"the attributes at offset {offset} do not decode: {error}") from None
+                raise ArchiveCorrupt(f"cannot decode the attributes at offset {offset}: {error}") from None
             attributes[RESERVED_ATTRIBUTE] = topic
             yield matches(attributes)
 

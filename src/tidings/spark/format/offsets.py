@@ -1,6 +1,6 @@
-"""Offsets of several archives: by the id of each, checked against what each has.
+"""Offsets of several archives, keyed by archive id and checked against what each archive has.
 
-The id is of the archive, not of its path, so that another archive under the same path is noticed.
+The id belongs to the archive, not to its path, so another archive under the same path is noticed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ log = logging.getLogger("tidings.spark")
 
 Answer = TypeVar("Answer")
 ANSWER_SECONDS = 10.0
-"""A broker that says nothing for so long is away."""
+"""A broker that does not answer within this time counts as unreachable."""
 
 Position = dict[str, int]
-"""The next offset of each archive, by its id, sorted: Spark compares positions as texts."""
+"""The next offset of each archive, keyed and sorted by id: Spark compares positions as text."""
 
 
 class OffsetBounds(Protocol):
@@ -34,7 +34,7 @@ class OffsetBounds(Protocol):
 
 
 class OffsetReader(Protocol):
-    """What is read here, of a directory or of a broker."""
+    """What this module needs of a reader, be it of a directory or of a broker."""
 
     @property
     def id(self) -> str: ...
@@ -48,7 +48,7 @@ class OffsetReader(Protocol):
 
 @contextmanager
 def opened(location: Location, timeout_s: float) -> Iterator[OffsetReader]:
-    """The archive there, until the end of the block."""
+    """Open the archive until the end of the block."""
     with ExitStack() as stack:
         yield _enter(location, timeout_s, stack)
 
@@ -73,7 +73,7 @@ def _enter(location: Location, timeout_s: float, stack: ExitStack) -> OffsetRead
 
 
 class Archives:
-    """All archives of a source, open."""
+    """All archives of a source, opened."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.readers: dict[str, OffsetReader] = {}
@@ -100,21 +100,19 @@ class Archives:
         return f"{self.locations[archive].text} (archive {archive})"
 
     def check_known(self, offsets: Mapping[Any, Any], what: str, advice: str) -> None:
-        """PipelineError unless there is a sound offset for each archive, and for no other."""
+        """Raise PipelineError unless `offsets` has exactly the ids of these archives."""
         for archive in offsets:
             if archive not in self.readers:
                 have = ", ".join(self.named(known) for known in self.readers)
-                raise PipelineError(
-                    f"{what} names archive {archive}, and there is {have}: it is of another archive; {advice}"
-                )
+                raise PipelineError(f"{what} names archive {archive}, but this source reads {have}; {advice}")
         for archive in self.readers:
             if archive not in offsets:
                 raise PipelineError(f"{what} has no offset for {self.named(archive)}; {advice}")
 
     def at(self, offsets: Offsets, bounds: Mapping[str, OffsetBounds], option: str) -> Position:
-        """What an option means now. An offset beyond the end is an error; one that is trimmed is not, here."""
+        """Resolve an option's offsets now. An offset beyond the end is an error; a trimmed one is not checked here."""
         if not isinstance(offsets, int):
-            self.check_known(offsets, f"option {option}", "write one offset for each archive's id")
+            self.check_known(offsets, f"option {option}", "write one offset per archive id")
         position: Position = {}
         for archive, has in bounds.items():
             offset = offsets if isinstance(offsets, int) else offsets[archive]
@@ -123,7 +121,7 @@ class Archives:
         return position
 
     def at_instant(self, published_ns: int, bounds: Mapping[str, OffsetBounds]) -> Position:
-        """The first offsets that were published then or later."""
+        """Return the first offsets that were published at this time or later."""
         return {
             archive: min(max(self.readers[archive].offset_at(published_ns), has.first), has.end)
             for archive, has in bounds.items()
@@ -141,7 +139,7 @@ class Archives:
         for archive, offset in start.items():
             if end[archive] < offset:
                 raise PipelineError(
-                    f"{what} go backwards, from {offset} to {end[archive]}, in {self.named(archive)}"
+                    f"{what} go backwards from {offset} to {end[archive]} in {self.named(archive)}"
                 )
 
     def kept(
@@ -151,9 +149,9 @@ class Archives:
         bounds: Mapping[str, OffsetBounds],
         options: SourceOptions,
         *,
-        told: bool = True,
+        log_loss: bool = True,
     ) -> Position:
-        """`start`, or where some of it is not kept any more and that is allowed, the first that is."""
+        """Return `start`, or the first offset still kept where older ones are gone and that is allowed."""
         found: Position = {}
         for archive, offset in start.items():
             first = min(bounds[archive].first, end[archive])
@@ -161,17 +159,17 @@ class Archives:
                 loss = lost(offset, first, bounds[archive].first, self.named(archive))
                 if options.fail_on_data_loss:
                     raise PipelineError(loss)
-                if told:
+                if log_loss:
                     log.warning("%s", loss)
             found[archive] = max(offset, first)
         return found
 
 
 class ArchiveConnection:
-    """To the archives, for the driver's questions: opened when something is asked, and again when a connection is lost.
+    """The driver's connection to the archives: opened when needed, and again after a connection is lost.
 
-    A broker that was there is waited for. One that is not known to have been is likelier a wrong address, and is
-    tried once.
+    It waits for a broker that it has reached before. A broker that was never reached is more likely a wrong address,
+    and is tried once.
     """
 
     def __init__(self, options: SourceOptions, advice: str) -> None:
@@ -181,7 +179,8 @@ class ArchiveConnection:
         self._reached = False
 
     def ask(self, question: Callable[[Archives], Answer], *, known: bool = False) -> Answer:
-        """`known`: whoever asks has a position, which is from there."""
+        """Answer a question about the archives. `known`: the caller has a position, so the broker was reached
+        before."""
         patience = RetryBudget(self._options.timeout_s, self._advice)
         while True:
             try:
@@ -203,6 +202,6 @@ class ArchiveConnection:
 
 def lost(start: int, stop: int, first: int, archive: str) -> str:
     return (
-        f"{stop - start} events, offsets {start} to {stop - 1}, are not kept any more by {archive}, whose first is "
-        f"{first}: failOnDataLoss=false goes on without them"
+        f"{stop - start} events (offsets {start} to {stop - 1}) are no longer in {archive}, which starts at offset "
+        f"{first}: set failOnDataLoss=false to continue without them"
     )

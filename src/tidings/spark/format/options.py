@@ -1,6 +1,6 @@
-"""The options of `format("tidings")` as a source: names and meaning follow Spark's Kafka source where it has them.
+"""The options of `format("tidings")` as a source, named as in Spark's Kafka source where it has the same.
 
-Everything is checked here, on the driver, before anything is opened: a worker never fails for a user's mistake.
+All options are checked here, on the driver, before anything is opened: no worker fails because of a user's mistake.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from tidings.core.events.event import INT_MAX
 from tidings.core.events.topics import TopicPattern, canonical_topics, check_topic
 
 EARLIEST, LATEST = -2, -1
-"""Offsets that stand for what an archive has, numbered as Kafka does."""
+"""The numbers that Kafka uses for an archive's first and next offset."""
 NANOSECONDS_PER_MS = 1_000_000
 LAST_MS = INT_MAX // NANOSECONDS_PER_MS
-"""In the year 2262: events carry no later instant."""
+"""In the year 2262: events cannot carry a later time."""
 SHOWN_CHARACTERS = 80
 MAX_PARTITIONS = 100_000
 DEFAULT_TIMEOUT_S = 30.0
@@ -37,12 +37,12 @@ SCHEMES = ("tidings", "tidings+tls")
 _NEXT_URL = re.compile(r",(?=\s*[A-Za-z][A-Za-z0-9+.-]*://)")
 
 Offsets = int | Mapping[str, int]
-"""One offset for the only archive (or EARLIEST, LATEST for each of them), or one by the id of each archive."""
+"""One offset for the only archive (or EARLIEST or LATEST for all), or one per archive, by its id."""
 
 
 @dataclass(frozen=True)
 class Location:
-    """Where an archive is: its directory, or the broker that keeps it. `index` is the column `partition`."""
+    """The location of an archive: its directory, or the broker that keeps it. `index` is the column `partition`."""
 
     index: int
     text: str
@@ -58,7 +58,7 @@ class Location:
 class SourceOptions:
     locations: tuple[Location, ...]
     topics: tuple[TopicPattern, ...] | None
-    """None: every topic."""
+    """None: all topics."""
     where: str | None
     start: Offsets | None
     """None: earliest for a batch, latest for a stream."""
@@ -71,11 +71,12 @@ class SourceOptions:
     max_offsets_per_trigger: int | None
     consumer: str | None
     timeout_s: float
-    """So long a broker that is away is waited for."""
+    """How long to wait for a broker that is unreachable."""
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool | None = None) -> SourceOptions:
-    """PipelineError, in one line, for the first thing that is wrong. `streaming` is None while nobody knows."""
+    """Parse the options. Raises a one-line PipelineError for the first mistake. `streaming` is None while it is
+    unknown."""
     given = _known(options)
     _check_use(given, streaming)
     locations = _locations(given)
@@ -102,14 +103,14 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = None) 
 
 
 def _known(options: Mapping[str, str]) -> dict[str, str]:
-    """By their own spelling: Spark hands options over in lower case, and a name means the same in any."""
+    """Return the options under our spelling: Spark passes names in lower case, and case does not matter."""
     spelling = {name.lower(): name for name in KNOWN}
     given: dict[str, str] = {}
     for key, value in options.items():
         name = spelling.get(key.lower())
         if name is None:
             near = get_close_matches(key.lower(), spelling, n=1)
-            hint = f"did you mean {spelling[near[0]]}?" if near else f"known are {', '.join(KNOWN)}"
+            hint = f"did you mean {spelling[near[0]]}?" if near else f"known options: {', '.join(KNOWN)}"
             raise PipelineError(f"unknown option {_shown(key)}: {hint}")
         given[name] = value.strip()
     return given
@@ -118,31 +119,31 @@ def _known(options: Mapping[str, str]) -> dict[str, str]:
 def _check_use(given: Mapping[str, str], streaming: bool | None) -> None:
     for name in BATCH_ONLY if streaming else ():
         if name in given:
-            raise PipelineError(f"option {name} is for batches: a stream has no end")
+            raise PipelineError(f"option {name} is only for batch reads: a stream has no end")
     for name in STREAM_ONLY if streaming is False else ():
         if name in given:
-            raise PipelineError(f"option {name} is for streams: use spark.readStream")
+            raise PipelineError(f"option {name} is only for streams: use spark.readStream")
 
 
 def _one_of(given: Mapping[str, str], *names: str) -> str | None:
     found = [name for name in names if name in given]
     if len(found) > 1:
-        raise PipelineError(f"options {found[0]} and {found[1]} exclude each other: give one of them")
+        raise PipelineError(f"options {found[0]} and {found[1]} exclude each other: set only one of them")
     return found[0] if found else None
 
 
 def _locations(given: Mapping[str, str]) -> tuple[Location, ...]:
     name = _one_of(given, "archive", "path", "url")
     if name is None:
-        raise PipelineError("option archive (a directory) or url (tidings://host:port) is missing")
+        raise PipelineError("missing option: set archive (a directory) or url (tidings://host:port)")
     remote = name == "url"
     for only_remote in ("token", "tlsCa", "timeout"):
         if only_remote in given and not remote:
-            raise PipelineError(f"option {only_remote} is for a url, not for an archive's directory")
+            raise PipelineError(f"option {only_remote} is only for url, not for an archive's directory")
     places = [part.strip() for part in (_NEXT_URL.split(given[name]) if remote else given[name].split(","))]
     for place in places:
         if not place:
-            raise PipelineError(f"option {name} {_shown(given[name])} has an empty part")
+            raise PipelineError(f"option {name} {_shown(given[name])} has an empty element")
         if places.count(place) > 1:
             raise PipelineError(f"option {name} names {_shown(place)} twice")
         if remote:
@@ -156,10 +157,10 @@ def _check_url(url: str) -> None:
 
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in SCHEMES:
-        raise PipelineError(f"option url: {_shown(url)} does not start with tidings:// or tidings+tls://")
+        raise PipelineError(f"option url: {_shown(url)} must start with tidings:// or tidings+tls://")
     if "," in rest:
         raise PipelineError(
-            f"option url: {_shown(url)} has several addresses: write each archive's url in full"
+            f"option url: {_shown(url)} has several addresses: write the url of each archive in full"
         )
     try:
         parse_address(rest.rstrip("/"))
@@ -200,8 +201,8 @@ def _offsets(given: Mapping[str, str], name: str, archives: int) -> Offsets | No
     if _is_digits(text):
         if archives > 1:
             raise PipelineError(
-                f"option {name} is one number for {archives} archives: write one for each, "
-                'as {"<id of the archive>": <offset>, ...}'
+                f"option {name} is one number for {archives} archives: write one per archive, "
+                'as {"<archive id>": <offset>, ...}'
             )
         return int(text)
     return _offsets_by_archive(name, text)
@@ -209,8 +210,8 @@ def _offsets(given: Mapping[str, str], name: str, archives: int) -> Offsets | No
 
 def _offsets_by_archive(name: str, text: str) -> dict[str, int]:
     malformed = PipelineError(
-        f"option {name} {_shown(text)} is malformed: write earliest, latest, a number, "
-        'or JSON as {"<id of the archive>": <offset>}'
+        f"option {name} {_shown(text)} is malformed: expected earliest, latest, a number, "
+        'or JSON such as {"<archive id>": <offset>}'
     )
     try:
         parsed = json.loads(text, object_pairs_hook=_pairs)
@@ -221,8 +222,8 @@ def _offsets_by_archive(name: str, text: str) -> dict[str, int]:
     for archive, offset in parsed.items():
         if type(offset) is not int or not EARLIEST <= offset <= INT_MAX:
             raise PipelineError(
-                f"option {name}: {_shown(json.dumps(offset, default=str))} for archive {_shown(archive)} is no "
-                "offset: write a number from 0, -2 for earliest or -1 for latest"
+                f"option {name}: {_shown(json.dumps(offset, default=str))} for archive {_shown(archive)} is not an "
+                "offset: expected a number from 0, -2 for earliest or -1 for latest"
             )
     return parsed
 
@@ -230,7 +231,7 @@ def _offsets_by_archive(name: str, text: str) -> dict[str, int]:
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a key comes twice")
+        raise ValueError("duplicate key")
     return found
 
 
@@ -239,7 +240,7 @@ def _ending_offsets(given: Mapping[str, str], archives: int) -> Offsets:
     if end is None:
         return LATEST
     if end == EARLIEST or (isinstance(end, Mapping) and EARLIEST in end.values()):
-        raise PipelineError("option endingOffsets cannot be earliest: write latest, a number, or JSON")
+        raise PipelineError("option endingOffsets cannot be earliest: expected latest, a number, or JSON")
     return end
 
 
@@ -251,8 +252,8 @@ def _instant_ns(given: Mapping[str, str], name: str) -> int | None:
         raise PipelineError(f"option {name} {_shown(text)} is not a time: expected milliseconds since 1970")
     if not _is_digits(text) or int(text) > LAST_MS:
         raise PipelineError(
-            f"option {name} {_shown(text)} is beyond {LAST_MS}, in the year 2262, the last instant that events "
-            "carry: write milliseconds since 1970"
+            f"option {name} {_shown(text)} is too large: expected milliseconds since 1970, at most {LAST_MS} "
+            "(in the year 2262)"
         )
     return int(text) * NANOSECONDS_PER_MS
 
@@ -262,7 +263,7 @@ def _count(given: Mapping[str, str], name: str, most: int = INT_MAX) -> int | No
     if text is None:
         return None
     if not _is_digits(text) or not 1 <= int(text) <= most:
-        raise PipelineError(f"option {name} {_shown(text)} is not a number from 1 to {most}")
+        raise PipelineError(f"option {name} {_shown(text)} must be a number from 1 to {most}")
     return int(text)
 
 
@@ -271,12 +272,12 @@ def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
     if text is None:
         return default
     if text.lower() not in ("true", "false"):
-        raise PipelineError(f"option {name} {_shown(text)} is neither true nor false")
+        raise PipelineError(f"option {name} {_shown(text)} must be true or false")
     return text.lower() == "true"
 
 
 def parse_timeout(text: str | None) -> float:
-    """How long a broker that is away is waited for, by the source and by the sink."""
+    """Parse how long the source and the sink wait for a broker that is unreachable."""
     if text is None:
         return DEFAULT_TIMEOUT_S
     try:
@@ -285,7 +286,7 @@ def parse_timeout(text: str | None) -> float:
         seconds = 0.0
     if not 0 < seconds <= MAX_TIMEOUT_S:
         raise PipelineError(
-            f"option timeout {_shown(text)} is not a number of seconds above 0, and at most a day"
+            f"option timeout {_shown(text)} must be a number of seconds above 0, and at most a day (86400)"
         )
     return seconds
 
@@ -293,7 +294,7 @@ def parse_timeout(text: str | None) -> float:
 def _consumer(given: Mapping[str, str]) -> str | None:
     consumer = given.get("consumer")
     if consumer is not None and not (consumer and consumer.isprintable()):
-        raise PipelineError(f"option consumer {_shown(consumer)} is no name")
+        raise PipelineError(f"option consumer {_shown(consumer)} must be a name of printable characters")
     return consumer
 
 

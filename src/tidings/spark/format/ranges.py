@@ -1,4 +1,4 @@
-"""Ranges of offsets: how a read is cut into tasks, and how a task reads its own."""
+"""Ranges of offsets: how a read is split into tasks, and how a task reads its range."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tidings.core.errors import ArchiveTrimmed, ConnectionFailed, PipelineError
 from tidings.spark.format.columns import RowSelection, spark_batch
 from tidings.spark.format.offsets import Archives, OffsetReader, Position, log, lost, opened
 from tidings.spark.format.options import SourceOptions
-from tidings.spark.format.telling import told_plainly
+from tidings.spark.format.tracebacks import hide_traceback
 from tidings.spark.format.waiting import RetryBudget
 
 ROWS_PER_TASK = 500_000
-"""Not many more: a task that fails is repeated as a whole."""
+"""Kept small because a failed task is repeated as a whole."""
 ROWS_WORTH_A_TASK = 20_000
 NEAR = 0.25
-"""Of a task's size: so far a cut moves, to where a segment ends."""
+"""A cut moves by up to this share of a task's size to reach the end of a segment."""
 
 
 @dataclass(frozen=True)
 class ArchiveRange(InputPartition):  # type: ignore[misc]
-    """Offsets `start` to before `stop` of an archive; always the same rows."""
+    """Offsets from `start` to `stop` (exclusive) of an archive; always the same rows."""
 
     index: int
     archive: str
@@ -51,13 +51,13 @@ def plan_ranges(
 
 
 def task_count(rows: int, min_partitions: int | None) -> int:
-    """At least as many as asked for, or as there are cores here if that is worth it; none without a row."""
+    """Return at least the requested number, or one per core where that pays; 0 without rows."""
     wanted = min_partitions or min(os.cpu_count() or 1, -(-rows // ROWS_WORTH_A_TASK))
     return min(max(wanted, -(-rows // ROWS_PER_TASK)), rows)
 
 
 def cut(start: int, stop: int, count: int, borders: Sequence[int]) -> list[tuple[int, int]]:
-    """`count` ranges of about one size, cut where segments end if that is near."""
+    """Return `count` ranges of similar size, cut at the ends of segments where one is near."""
     size = (stop - start) / count
     cuts = [start]
     for index in range(1, count):
@@ -73,17 +73,17 @@ def _snapped(offset: int, reach: float, borders: Sequence[int]) -> int:
 
 
 def _borders(reader: OffsetReader) -> list[int]:
-    """Where segments begin; a broker does not tell."""
+    """Return where segments begin; brokers do not report that."""
     segments = getattr(reader, "segments", None)
     return sorted(segment.first for segment in segments()) if segments is not None else []
 
 
 def read_range(options: SourceOptions, wanted: InputPartition, advice: str) -> Iterator[pa.RecordBatch]:
-    """The rows of one range, in a worker."""
+    """Read the rows of one range, in a worker."""
     if not isinstance(wanted, ArchiveRange):
-        return  # Spark's own, where a plan has no ranges at all
+        return  # Spark makes a partition of its own if the plan has no ranges
     selection = RowSelection(options.topics, options.where)
-    with told_plainly():
+    with hide_traceback():
         for batch in _batches(options, wanted, selection.columns, RetryBudget(options.timeout_s, advice)):
             selected = selection(batch)
             if selected.num_rows:
@@ -93,7 +93,7 @@ def read_range(options: SourceOptions, wanted: InputPartition, advice: str) -> I
 def _batches(
     options: SourceOptions, wanted: ArchiveRange, columns: Sequence[str], patience: RetryBudget
 ) -> Iterator[pa.RecordBatch]:
-    """From a broker that went away, those that lack: a range is the same for ever."""
+    """Read the range, resuming after a lost connection: a range always has the same rows."""
     left = wanted
     while True:
         try:
@@ -113,7 +113,9 @@ def _kept_batches(
 ) -> Iterator[pa.RecordBatch]:
     place = options.locations[wanted.index].text
     if reader.id != wanted.archive:
-        raise PipelineError(f"{place} was archive {wanted.archive} and is archive {reader.id} now")
+        raise PipelineError(
+            f"{place} was archive {wanted.archive} when the read was planned, and is archive {reader.id} now"
+        )
     position = wanted.start
     while position < wanted.stop:
         try:
@@ -124,8 +126,8 @@ def _kept_batches(
         except ArchiveTrimmed:  # since the plan was made
             first = reader.bounds().first
             stop = min(first, wanted.stop)
-            told = lost(position, stop, first, place)
+            loss = lost(position, stop, first, place)
             if options.fail_on_data_loss or stop <= position:
-                raise PipelineError(told) from None
-            log.warning("%s", told)
+                raise PipelineError(loss) from None
+            log.warning("%s", loss)
             position = stop

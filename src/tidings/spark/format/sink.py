@@ -1,29 +1,29 @@
-"""`format("tidings")` as a sink: every row of a batch or of a stream is published as an event.
+"""`format("tidings")` as a sink: publishes every row of a batch or of a stream as an event.
 
     frame.writeStream.format("tidings").option("url", "tidings://broker:7400").option("topic", "/news").start()
 
-Columns are described in sink_rows.py. Options: `url` (required), `topic` (of all rows; otherwise each has its own),
-`token`, `tlsCa`, `name` (what the names of the publishers begin with; otherwise the name of the query), and `timeout`
-(how many seconds a broker that is away, or does not confirm, is waited for; 30).
+sink_rows.py describes the columns. Options: `url` (required), `topic` (for all rows; otherwise a column), `token`,
+`tlsCa`, `name` (the prefix of the publishers' names; by default the query's name), and `timeout` (how many seconds to
+wait for a broker that is unreachable or does not confirm; 30).
 
 Each partition of a batch publishes as the source `NAME-QUERY-PARTITION-DIGEST`, where QUERY is the query's id and
 DIGEST is of the rows, which are numbered from 1; the incarnation is the batch's number. A task returns when all its
-rows are confirmed; a batch that Spark replays, and a task that it runs again, publish the same events again. Other rows
-have another source: a digest does not grow, and as a part of the incarnation it could make a later attempt look like
-an earlier life of the same source, which audits take for disorder. So what is promised is
+rows are confirmed. When Spark replays a batch or runs a task again, the same events are published again. Other rows
+get another source: a digest does not grow, so as part of the incarnation it could make a later attempt look like
+an earlier incarnation of the same source, which audits report as disorder. The sink therefore promises
 
 * over guaranteed brokers: every row exactly once, however often tasks fail, workers die, brokers restart and batches
   are replayed, as long as the rows of a partition come again in the same order. Where they do not (after a shuffle
-  they may), no row is lost, and those that were published before are published again: sort them within their
-  partitions, in `foreachBatch`, where that matters.
-* over best-effort and epidemic brokers: what these brokers have, they do not take again (unless they restarted in
-  between); what they lose on the way is lost, as anything else there.
-* over brokers that have sequencers, and over nats://, mqtt:// and redis://: at least once; what is repeated has another
+  they may not), no row is lost, but rows that were already published are published again: where that matters, sort
+  the rows within their partitions, in `foreachBatch`.
+* over best-effort and epidemic brokers: a broker drops duplicates of what it has, unless it restarted in between;
+  events lost on the way are lost, as always in these modes.
+* over brokers that have sequencers, and over nats://, mqtt:// and redis://: at least once; a duplicate has another
   incarnation.
 
-A batch write has an id of its own instead of the query's: if the job fails as a whole and is started again, its rows
+A batch write has an id of its own instead of the query's: if the whole job fails and is started again, its rows
 are published again. In `foreachBatch` it has the id of the query and the number of the batch; two equal writes in one
-batch need different names. What a failed task has published remains published.
+batch need different names. What a failed task has published stays published.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from tidings.core.events.topics import check_topic
 from tidings.spark.format.options import parse_timeout
 from tidings.spark.format.sink_publishing import DIGEST_DIGITS, SinkTarget, Spool, publish
 from tidings.spark.format.sink_rows import SinkColumns
-from tidings.spark.format.telling import told_plainly
+from tidings.spark.format.tracebacks import hide_traceback
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 KNOWN = ("url", "topic", "token", "tlsCa", "name", "timeout")
 OF_SPARK = ("queryname", "checkpointlocation")
-"""What Spark passes on of a query's own settings."""
+"""Settings of the query itself that Spark passes on."""
 DEFAULT_NAME = "spark"
 MAX_NAME_CHARACTERS = 40
 QUERY_CHARACTERS = 12
@@ -67,27 +67,28 @@ class SinkOptions:
 
 @dataclass(frozen=True)
 class PublishedRows(WriterCommitMessage):  # type: ignore[misc]
-    """What a task tells the driver."""
+    """What a task reports to the driver."""
 
     rows: int
 
 
-@told_plainly()
+@hide_traceback()
 def sink_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchSink:
-    """PipelineError, in one line, for what is wrong with the options or the columns, or if there is no broker."""
+    """Return the writer of a batch. Raises a one-line PipelineError if options or columns are wrong or no broker
+    answers."""
     if overwrite:
-        raise PipelineError("events that are published stay published: write with mode('append')")
+        raise PipelineError("published events cannot be overwritten: write with mode('append')")
     parsed = parse_sink_options(options)
     sink = BatchSink(parsed, SinkColumns(schema, parsed.topic))
     parsed.target.probe()
     return sink
 
 
-@told_plainly()
+@hide_traceback()
 def sink_stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamSink:
-    """As `sink_writer`. With output mode complete every batch publishes the whole result again, as it says.
+    """Return the writer of a stream. In output mode complete, every batch publishes the whole result again.
 
-    Spark makes two of these for every batch: no broker is asked here.
+    Spark makes two of these for every batch, so no broker is contacted here.
     """
     parsed = parse_sink_options(options)
     return StreamSink(parsed, SinkColumns(schema, parsed.topic))
@@ -99,7 +100,7 @@ class BatchSink(DataSourceArrowWriter):  # type: ignore[misc]
         self._columns = columns
         self._job = secrets.token_hex(QUERY_CHARACTERS // 2)
 
-    @told_plainly()
+    @hide_traceback()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PublishedRows:
         context = _task_context()
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
@@ -120,13 +121,13 @@ class StreamSink(DataSourceStreamArrowWriter):  # type: ignore[misc]
         self._options = options
         self._columns = columns
 
-    @told_plainly()
+    @hide_traceback()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PublishedRows:
         context = _task_context()
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         if query is None or batch is None:
-            raise PipelineError("this sink needs the id of its query, and Spark does not tell it")
-        # A broker that is not there for the very first batch is a mistake rather than a broker that restarts.
+            raise PipelineError("the sink needs the id of its query, but Spark does not provide it")
+        # An unreachable broker at the very first batch is more likely a mistake than a restart.
         patience_s = self._options.target.timeout_s if int(batch) > 0 else 0.0
         return _write(
             self._options,
@@ -165,7 +166,7 @@ def _write(
 
 
 def source_name(name: str, query: str, partition: int, digest: str) -> str:
-    """Who publishes these rows: the same whenever they come again, another for others."""
+    """Return the source of these rows: the same whenever they come again, another for other rows."""
     return f"{name}-{query.replace('-', '')[:QUERY_CHARACTERS]}-{partition}-{digest}"
 
 
@@ -175,7 +176,7 @@ def source_name(name: str, query: str, partition: int, digest: str) -> str:
 def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     given = _known(options)
     if not given.get("url"):
-        raise PipelineError("the option url is missing: which broker, as tidings://host:port")
+        raise PipelineError("missing option url: the broker's address, such as tidings://host:port")
     target = SinkTarget(
         given["url"], given.get("token", ""), given.get("tlsCa") or None, parse_timeout(given.get("timeout"))
     )
@@ -190,14 +191,14 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
 
 
 def _known(options: Mapping[str, str]) -> dict[str, str]:
-    """By their own spelling: Spark hands options over in lower case."""
+    """Return the options under our spelling: Spark passes names in lower case."""
     spelling = {name.lower(): name for name in KNOWN} | {name: name for name in OF_SPARK}
     given: dict[str, str] = {}
     for key, value in options.items():
         name = spelling.get(key.lower())
         if name is None:
             near = get_close_matches(key.lower(), [known.lower() for known in KNOWN], n=1)
-            hint = f"did you mean {spelling[near[0]]}?" if near else f"known are {', '.join(KNOWN)}"
+            hint = f"did you mean {spelling[near[0]]}?" if near else f"known options: {', '.join(KNOWN)}"
             raise PipelineError(f"unknown option {key!r}: {hint}")
         given[name] = value.strip()
     return given
@@ -210,8 +211,8 @@ def _name(given: Mapping[str, str]) -> str:
         return of_query if _is_name(of_query) else DEFAULT_NAME
     if not _is_name(name):
         raise PipelineError(
-            f"option name {name[:MAX_NAME_CHARACTERS]!r} is none for a publisher: "
-            f"it has 1 to {MAX_NAME_CHARACTERS} printable characters, and no ~"
+            f"option name {name[:MAX_NAME_CHARACTERS]!r} is not a publisher's name: "
+            f"expected 1 to {MAX_NAME_CHARACTERS} printable characters without ~"
         )
     return name
 

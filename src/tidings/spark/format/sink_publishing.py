@@ -1,10 +1,10 @@
-"""Publishing the rows of one partition: collected first, then sent with few on their way, and all confirmed.
+"""Publishes the rows of one partition: collects them, sends a few chunks at a time, and waits for all confirmations.
 
-The rows are collected, in memory and beyond that in a temporary file, for two reasons. A row that cannot be an event
-is found before anything is published. And the digest of all rows becomes part of the source's name: a task that is run
-again with the same rows in the same order repeats the same events, which brokers take once; one that is run again with
-others (a shuffle may bring rows in another order) publishes events of its own. Otherwise a new row would be taken for
-the old one of that number, and be lost.
+The rows are collected first, in memory and beyond that in a temporary file, for two reasons. A row that cannot be an
+event is found before anything is published. And the digest of all rows becomes part of the source's name: a task that
+runs again with the same rows in the same order repeats the same events, which brokers accept once; with other rows (a
+shuffle may change their order) it publishes events of its own. Otherwise a new row would be taken for the old one of
+the same number, and be lost.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from tidings.drivers.sockets.security import Tls
 from tidings.spark.format.sink_rows import Outgoing
 
 MEMORY_BYTES = 16 * 1024 * 1024
-"""Rows of a partition beyond this wait in a temporary file."""
+"""Rows beyond this go to a temporary file."""
 CHUNK_EVENTS = 1_024
 CHUNK_BYTES = 1024 * 1024
 CHUNKS_UNDER_WAY = 4
-"""Together below what a client sends ahead, and what it keeps to send."""
+"""Together they stay below a client's send window and queue."""
 DIGEST_DIGITS = 16
-"""In a source's name."""
+"""Of the digest in a source's name."""
 LENGTH_BYTES = 4
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -51,7 +51,7 @@ _decode = msgspec.msgpack.Decoder(tuple[str, dict[str, Any], bytes]).decode
 
 @dataclass(frozen=True)
 class SinkTarget:
-    """The broker, or service, that the rows go to."""
+    """The broker or service to publish to."""
 
     url: str
     token: str = field(default="", repr=False)
@@ -59,14 +59,14 @@ class SinkTarget:
     timeout_s: float = 30.0
 
     def check(self) -> None:
-        """PipelineError if there can be no such broker; none is asked."""
+        """Raise PipelineError if the URL cannot be right; connects to nothing."""
         try:
             self._connect("check")
         except (TidingsError, ValueError, ImportError) as error:
             raise PipelineError(f"option url: {error}") from None
 
     def probe(self) -> None:
-        """PipelineError if the broker does not take us, now."""
+        """Raise PipelineError if the broker does not accept a connection now."""
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             try:
                 runner.run(self._probe())
@@ -87,10 +87,10 @@ class SinkTarget:
         )
 
     async def open(self, source: str, incarnation: int) -> EventService:
-        """Events of that source and incarnation; of a new one where a repetition cannot be told or would do harm.
+        """Connect as this source and incarnation, or as a new incarnation where duplicates are not detected or do harm.
 
-        Sequencers number every event that they are asked to: a repeated event would have a second number, which
-        nobody gets and ordered subscribers would wait for.
+        Sequencers number every event that they are sent: a duplicate would get a second number that no event is
+        delivered with, and ordered subscribers would wait for it.
         """
         scheme, _, addresses = self.url.partition("://")
         if scheme in SCHEMES:
@@ -121,7 +121,7 @@ class SinkTarget:
 
 
 class Spool(AbstractContextManager["Spool"]):
-    """The events of a partition in their order, and a digest of them all."""
+    """The events of a partition in order, and a digest of all of them."""
 
     def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
         self.count = 0
@@ -140,7 +140,9 @@ class Spool(AbstractContextManager["Spool"]):
             self._file.write(framed)
         except OSError as error:
             where = tempfile.gettempdir()
-            raise PipelineError(f"no room for the rows of a partition in {where}: {error.strerror}") from None
+            raise PipelineError(
+                f"cannot store the rows of a partition in {where}: {error.strerror}"
+            ) from None
 
     @property
     def digest(self) -> str:
@@ -170,7 +172,7 @@ class Spool(AbstractContextManager["Spool"]):
 
 
 def publish(target: SinkTarget, source: str, incarnation: int, spool: Spool, patience_s: float) -> None:
-    """Returns when all events are confirmed. A broker that is not there is waited for, so long."""
+    """Return when all events are confirmed. Waits up to `patience_s` for a broker that is unreachable."""
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_publish(target, source, incarnation, spool, patience_s))
 
@@ -203,7 +205,7 @@ async def _open(target: SinkTarget, source: str, incarnation: int, patience_s: f
 
 
 class _Sending:
-    """Few chunks are on their way at a time; each begins in its turn, and so the events keep their order."""
+    """Sends a few chunks at a time; each starts in turn, so the events keep their order."""
 
     def __init__(self, target: SinkTarget, service: EventService, total: int) -> None:
         self._target = target

@@ -1,4 +1,4 @@
-"""The rows of a DataFrame as events: which columns there may be, and what a row becomes.
+"""Turns rows of a DataFrame into events: which columns there may be, and what a row becomes.
 
 | column | type | what it is |
 | --- | --- | --- |
@@ -8,8 +8,9 @@
 | `attributes` | map<string,string> | attributes, their types read from the text: `12`, `12.5`, `true`, `BBC`, `"12"` |
 | `headers` | array<struct<key:string,value:binary>> (or value:string) | attributes, as bytes or as strings |
 
-What the source adds (`partition`, `offset`, `timestamp`, `source`, `sequence`, `order`) is left out, so that what was
-read can be written. Any other column is refused. An attribute may stand in several columns if it is the same there.
+Columns that only the source sets (`partition`, `offset`, `timestamp`, `source`, `sequence`, `order`) are ignored, so
+that what was read can be written. Any other column is rejected. Several columns may name an attribute if its value is
+the same.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ Outgoing = tuple[str, dict[str, Scalar], bytes]
 
 
 class SinkColumns:
-    """Where the columns of a DataFrame are; PipelineError if they are not what a sink takes."""
+    """Finds the columns of a DataFrame; PipelineError if they are not what the sink accepts."""
 
     def __init__(self, schema: StructType, topic: str | None) -> None:
         self._topic = topic
@@ -54,17 +55,18 @@ class SinkColumns:
                 continue
             _check_type(field.name, field.dataType.simpleString())
             if name in self._places:
-                raise PipelineError(f"the column {name} comes twice")
+                raise PipelineError(f"duplicate column {name}")
             self._places[name] = place
         if "value" not in self._places:
             raise PipelineError(
-                "the column value (binary or string) is missing: it is the payload of the events"
+                "missing column value (binary or string): it becomes the payload of the events"
             )
         if topic is None and "topic" not in self._places:
-            raise PipelineError("events need a topic: give the option topic, or a column topic")
+            raise PipelineError("events need a topic: set the option topic, or add a column topic")
 
     def events(self, batches: Iterable[pa.RecordBatch], source: str, partition: int) -> Iterator[Outgoing]:
-        """Each row as an event that `source` may publish; PipelineError names the first row that cannot be one."""
+        """Yield each row as an event that `source` may publish; PipelineError names the first row that cannot be
+        one."""
         number = 0
         for batch in batches:
             columns = {name: batch.column(place).to_pylist() for name, place in self._places.items()}
@@ -73,7 +75,7 @@ class SinkColumns:
                 topic = self._topic if self._topic is not None else row["topic"]
                 try:
                     event = _event(topic, row)
-                    # With the longest numbers there may be: what is too long shows here, not half-way.
+                    # With the longest possible numbers, so that an event that is too long is found now, not half-way.
                     make_publication(source, INT_MAX, INT_MAX, *event, INT_MAX)
                 except TidingsError as error:
                     about = "" if topic is None else f" (topic {topic!r})"
@@ -86,11 +88,10 @@ def _check_type(name: str, found: str) -> None:
     wanted = TYPES.get(name.lower())
     if wanted is None:
         raise PipelineError(
-            f"the column {name} ({found}) is none that events have: select {', '.join(TYPES)} among the columns, "
-            "and put what else is to be carried into attributes or value"
+            f"unknown column {name} ({found}): events have {', '.join(TYPES)}; put other data into attributes or value"
         )
     if found not in wanted:
-        raise PipelineError(f"the column {name} is {found}; it must be {' or '.join(wanted)}")
+        raise PipelineError(f"column {name} is {found}: it must be {' or '.join(wanted)}")
 
 
 def _event(topic: str | None, row: dict[str, Any]) -> Outgoing:
@@ -99,18 +100,20 @@ def _event(topic: str | None, row: dict[str, Any]) -> Outgoing:
     check_topic(topic)
     value = row["value"]
     if value is None:
-        raise PipelineError("the value is null: events have a payload, be it empty (coalesce(value, ''))")
+        raise PipelineError(
+            "the value is null: events need a payload, which may be empty (coalesce(value, ''))"
+        )
     return topic, _attributes(row), value.encode() if isinstance(value, str) else value
 
 
 def _attributes(row: dict[str, Any]) -> dict[str, Scalar]:
-    """In the order of their names: a row that is computed again may bring them in another one."""
+    """Return the attributes sorted by name: a row that is computed again may bring them in another order."""
     found: dict[str, Scalar] = {}
     for name, text in row.get("attributes") or ():
         found[name] = attribute_value(text)
     for header in row.get("headers") or ():
         if header is None or header["key"] is None:
-            raise PipelineError("a header is null, or its key is")
+            raise PipelineError("a header or its key is null")
         _add(found, header["key"], header["value"], "headers")
     if row.get(KEY) is not None:
         _add(found, KEY, row[KEY], "key")
@@ -119,12 +122,12 @@ def _attributes(row: dict[str, Any]) -> dict[str, Scalar]:
 
 
 def _add(found: dict[str, Scalar], name: str, value: str | bytes | None, column: str) -> None:
-    """What is there already keeps its type: it may have been read with it."""
+    """Add an attribute; one that is already there keeps its type, which may come from the event that was read."""
     if name not in found:
         found[name] = value
     elif not _same(found[name], value):
         raise PipelineError(
-            f"the attribute {name!r} is {value!r} in the column {column}, and {found[name]!r} in another"
+            f"attribute {name!r} is {value!r} in column {column}, but {found[name]!r} in another"
         )
 
 

@@ -1,7 +1,7 @@
-"""`format("tidings")` as a source: its schema, and a batch read of a range of offsets.
+"""`format("tidings")` as a source: its schema, and the batch read of a range of offsets.
 
-`pushFilters` is left out on purpose: Spark keeps pushed filters with the relation, and where one `load()` is used
-twice the second use gets the first one's. Ranges, topics and filters are options instead.
+`pushFilters` is left out on purpose: Spark keeps pushed filters with the relation, so a second use of one `load()`
+would get the filters of the first. Ranges, topics and filters are options instead.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tidings.core.errors import PipelineError
 from tidings.spark.format.offsets import ArchiveConnection, Archives, OffsetBounds, Position
 from tidings.spark.format.options import EARLIEST, SourceOptions, parse_options
 from tidings.spark.format.ranges import plan_ranges, read_range
-from tidings.spark.format.telling import told_plainly
-from tidings.spark.format.waiting import BEGINS_ANEW
+from tidings.spark.format.tracebacks import hide_traceback
+from tidings.spark.format.waiting import RERUN_ADVICE
 
 HEADER = StructType().add("key", StringType()).add("value", BinaryType())
 ORDER = (
@@ -50,12 +50,12 @@ SCHEMA = (
     .add("attributes", MapType(StringType(), StringType()))
     .add("order", ORDER)
 )
-"""Those of Spark's Kafka source in its order, without `timestampType`, and then ours."""
+"""The columns of Spark's Kafka source in its order, without `timestampType`, followed by ours."""
 
 
 def checked_schema(options: Mapping[str, str]) -> StructType:
-    """The schema, once the options are such that something can be read: Spark asks when `load()` is called."""
-    with told_plainly():
+    """Return the schema after checking the options: Spark asks for it when `load()` is called."""
+    with hide_traceback():
         parse_options(options)
     return SCHEMA
 
@@ -63,20 +63,20 @@ def checked_schema(options: Mapping[str, str]) -> StructType:
 def check_schema(schema: StructType) -> None:
     if schema != SCHEMA:
         raise PipelineError(
-            "the columns of format tidings are fixed: leave out schema(...), and select what you need"
+            "the columns of format tidings are fixed: remove schema(...) and select the columns you need"
         )
 
 
 class ArchiveBatchReader(DataSourceReader):  # type: ignore[misc]
-    """What the archives hold when the read is planned, which Spark does once per `load()`."""
+    """Reads what the archives hold when the read is planned, which Spark does once per `load()`."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        with told_plainly():
+        with hide_traceback():
             check_schema(schema)
             self._options = parse_options(options, streaming=False)
 
     def partitions(self) -> list[InputPartition]:
-        with told_plainly(), closing(ArchiveConnection(self._options, BEGINS_ANEW)) as connection:
+        with hide_traceback(), closing(ArchiveConnection(self._options, RERUN_ADVICE)) as connection:
             return connection.ask(self._plan)
 
     def _plan(self, archives: Archives) -> list[InputPartition]:
@@ -85,13 +85,13 @@ class ArchiveBatchReader(DataSourceReader):  # type: ignore[misc]
         return plan_ranges(archives, archives.kept(start, end, bounds, options), end, options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_range(self._options, partition, BEGINS_ANEW)
+        return read_range(self._options, partition, RERUN_ADVICE)
 
 
 def batch_range(
     archives: Archives, bounds: Mapping[str, OffsetBounds], options: SourceOptions
 ) -> tuple[Position, Position]:
-    """From where to before where. An instant behind the other end reads nothing; an offset there is an error."""
+    """Return the start and the end (exclusive) of a batch. Swapped times read nothing; swapped offsets are an error."""
     if options.start_ns is not None:
         start = archives.at_instant(options.start_ns, bounds)
     else:

@@ -1,7 +1,7 @@
-"""`format("tidings")` as a stream: one position per micro-batch, everything else derived from it.
+"""`format("tidings")` as a stream: one position per micro-batch, from which everything else is derived.
 
-After a crash Spark asks again for the ranges of the batch that it had begun, in a new process. A range of an archive
-reads the same for ever, and nothing that matters is kept here: what is, is opened again when it is missed.
+After a crash Spark asks again, in a new process, for the ranges of the batch that it had begun. A range of an archive
+always reads the same, and the reader keeps no state that matters: connections are reopened when needed.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ from tidings.spark.format.offsets import Answer, ArchiveConnection, Archives, Of
 from tidings.spark.format.options import LATEST, SourceOptions, parse_options
 from tidings.spark.format.ranges import plan_ranges, read_range
 from tidings.spark.format.source import check_schema
-from tidings.spark.format.telling import told_plainly
-from tidings.spark.format.waiting import GOES_ON
+from tidings.spark.format.tracebacks import hide_traceback
+from tidings.spark.format.waiting import RESUME_ADVICE
 
 POSITION = "the position in the checkpoint"
-ANEW = "to begin anew use another checkpointLocation"
+RESTART_ADVICE = "to start over, use another checkpointLocation"
 
 
 class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._opened: ArchiveConnection | None = None
         self._target: Position | None = None
-        """Where a query that takes what is available now ends."""
+        """Where a query with the trigger availableNow ends."""
         self._ends_now = False
-        """It is one, and nobody could be asked where yet."""
+        """The trigger is availableNow, but no broker has answered yet."""
         self._mistake: TidingsError | None = None
         try:
             check_schema(schema)
             self._parsed = parse_options(options, streaming=True)
-        except TidingsError as error:  # an error here is lost: Spark would stop a reader that it has not got
+        except TidingsError as error:  # raised later: Spark would hide an error of a constructor
             self._mistake = error
 
     @property
     def _options(self) -> SourceOptions:
         if self._mistake is not None:
-            with told_plainly():
+            with hide_traceback():
                 raise self._mistake
         return self._parsed
 
     def __getstate__(self) -> dict[str, Any]:
-        """Workers get the options alone."""
+        """Send only the options to the workers."""
         return {**self.__dict__, "_opened": None, "_target": None}
 
     def initialOffset(self) -> Position:  # noqa: N802
         start = self._asked(self._initial)
-        self.commit(start)  # a consumer holds what it has not read yet
+        self.commit(start)  # the archive keeps what this consumer has not read
         return start
 
     def _initial(self, archives: Archives) -> Position:
@@ -74,8 +74,9 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Spark asks before it says whether there is a checkpoint, and so whether a broker is to be waited for."""
-        with told_plainly():
+        """Fix the end of the query. Spark calls this before it says whether there is a checkpoint, and so whether to
+        wait."""
+        with hide_traceback():
             try:
                 self._target = self._connection.ask(_latest)
             except BrokerAway:
@@ -98,7 +99,7 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         if self._target is not None:
             ends = {archive: min(end, self._target[archive]) for archive, end in ends.items()}
         ends = {archive: max(end, begin[archive]) for archive, end in ends.items()}
-        return archives.kept(begin, ends, bounds, self._options, told=False), ends  # the plan tells
+        return archives.kept(begin, ends, bounds, self._options, log_loss=False), ends  # `_plan` logs it
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         return self._asked(lambda archives: self._plan(archives, start, end), known=True)
@@ -112,7 +113,7 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         return plan_ranges(archives, begin, until, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_range(self._options, partition, GOES_ON)
+        return read_range(self._options, partition, RESUME_ADVICE)
 
     def commit(self, end: dict[str, Any]) -> None:
         if self._options.consumer is not None:
@@ -129,11 +130,11 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
     @property
     def _connection(self) -> ArchiveConnection:
         if self._opened is None:
-            self._opened = ArchiveConnection(self._options, GOES_ON)
+            self._opened = ArchiveConnection(self._options, RESUME_ADVICE)
         return self._opened
 
     def _asked(self, question: Callable[[Archives], Answer], *, known: bool = False) -> Answer:
-        with told_plainly():
+        with hide_traceback():
             return self._connection.ask(question, known=known)
 
 
@@ -146,18 +147,20 @@ def _ends(bounds: Mapping[str, OffsetBounds]) -> Position:
 
 
 def checked(archives: Archives, position: object, what: str) -> Position:
-    """A position as it was written; PipelineError for one that somebody has edited, or of another archive."""
+    """Return the position, sorted by archive; PipelineError if it was edited or belongs to another archive."""
     if not isinstance(position, dict):
-        raise PipelineError(f"{what} is malformed: {str(position)[:200]!r}; {ANEW}")
-    archives.check_known(position, what, ANEW)
+        raise PipelineError(f"{what} is malformed: {str(position)[:200]!r}; {RESTART_ADVICE}")
+    archives.check_known(position, what, RESTART_ADVICE)
     for offset in position.values():
         if type(offset) is not int or offset < 0:
-            raise PipelineError(f"{what} is malformed: {str(offset)[:200]!r} is no offset; {ANEW}")
+            raise PipelineError(
+                f"{what} is malformed: {str(offset)[:200]!r} is not an offset; {RESTART_ADVICE}"
+            )
     return {archive: position[archive] for archive in sorted(position)}
 
 
 def limited(start: Position, ends: Position, max_rows: int) -> Position:
-    """At most so many offsets in all, each archive its share of what is waiting, so that none starves."""
+    """Limit the offsets of a batch to `max_rows`: each archive gets its share of the backlog, so none starves."""
     waiting = {archive: ends[archive] - offset for archive, offset in start.items()}
     total = sum(waiting.values())
     if total <= max_rows:

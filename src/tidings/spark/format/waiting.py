@@ -1,4 +1,4 @@
-"""A broker that is away for a while, as one that restarts is, is waited for; a mistake is not."""
+"""Waits for a broker that is unreachable for a while, for example during a restart, but not after a user's mistake."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import time
 from tidings.core.errors import BrokerAway, ConnectionFailed
 from tidings.drivers.sockets.dialling import backoff_seconds
 
-GOES_ON = "a query that is started again goes on where it was"
-BEGINS_ANEW = "run it again when the broker is there"
+RESUME_ADVICE = "start the query again to resume where it stopped"
+RERUN_ADVICE = "run it again when the broker is reachable"
 
 
 class RetryBudget:
-    """How long one more attempt is made: so many seconds from the first failure, and anew after a success."""
+    """Allows retries for some seconds after the first failure; `renew` starts over after a success."""
 
     def __init__(self, seconds: float, advice: str) -> None:
         self._seconds = seconds
@@ -25,16 +25,16 @@ class RetryBudget:
         self._ends_at, self._attempt = None, 0
 
     def wait(self, error: ConnectionFailed) -> None:
-        """Until it is time for another attempt. ConnectionFailed if none can help, or there were enough."""
-        if not isinstance(error, BrokerAway):  # who refuses us, or cannot be trusted, is there
+        """Sleep until the next attempt. Raises ConnectionFailed if none can help or the time is over."""
+        if not isinstance(error, BrokerAway):  # rejected or untrusted: the broker is reachable
             raise error
         now = time.monotonic()
         if self._ends_at is None:
             self._ends_at = now + self._seconds
         if now >= self._ends_at:
             raise ConnectionFailed(
-                f"{error}, for {self._seconds:g} s (option timeout): {self._advice}"
+                f"{error}; gave up after {self._seconds:g} s (option timeout): {self._advice}"
             ) from None
-        # The last attempt comes when the time is over, not up to a whole delay before.
+        # The last attempt comes when the time is over, not up to a whole delay earlier.
         time.sleep(min(backoff_seconds(self._attempt, random.random()), self._ends_at - now))
         self._attempt += 1

@@ -1,8 +1,8 @@
-"""How many clients have both of two topics, for all pairs at once: one matrix product over (client x topic).
+"""Counts how many clients have both of two topics, for all pairs at once: one matrix product over (client x topic).
 
-The sites of the clients are further columns of the matrix, so the same product says how many of a site's clients have
-each topic, and how many clients a site has. Products of blocks of clients are added up: here block after block, on
-Spark partition by partition (spark/plan/on_spark.py). Counts of a block are exact in float32, their sums are integers.
+The clients' sites are further columns of the matrix, so the same product also counts each site's clients, and how many
+of them have each topic. Products of blocks of clients are added up: block by block here, partition by partition on
+Spark (spark/plan/on_spark.py). Counts of a block are exact in float32, their sums are integers.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from tidings.spark.tasks import Progress
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 BLOCK_CLIENTS = 4096
-"""Far below 2 ** 24, to which float32 counts exactly."""
+"""Far below 2 ** 24, up to which float32 counts exactly."""
 
 
 @dataclass(frozen=True)
 class SubscriptionCounts:
-    """What the planning needs of all subscriptions."""
+    """What planning needs to know about all subscriptions."""
 
     pairs: Ints
-    """Entry and entry -> clients that have both; on the diagonal, the subscribers of an entry."""
+    """[entry, entry]: clients that have both; on the diagonal, the subscribers of an entry."""
     interest: Ints
-    """Entry and site -> subscribers."""
+    """[entry, site]: subscribers."""
     clients: Ints
-    """Of each site."""
+    """[site]: clients."""
 
     @property
     def subscribers(self) -> Ints:
         return np.diagonal(self.pairs)
 
     def groups(self, threshold: int) -> Flags:
-        """Entry and entry: the second is in the sequencing group of the first."""
+        """Return [entry, entry]: whether the second is in the sequencing group of the first."""
         found: Flags = self.pairs >= threshold
         np.fill_diagonal(found, False)
         return found
 
 
 class SubscriptionTally:
-    """Adds up the subscriptions of clients; each client comes whole, and once."""
+    """Adds up the subscriptions of clients; each client is added whole and once."""
 
     def __init__(self, entries: PlanEntries, sites: int) -> None:
         self._entries = entries
@@ -53,7 +53,7 @@ class SubscriptionTally:
         self.sums: Ints = np.zeros((width, width), dtype=np.int64)
 
     def add(self, clients: Ints, topics: Ints, sites: Ints, progress: Progress = lambda share: None) -> None:
-        """Client `clients[i]`, ascending from 0, has entry `topics[i]`; client c is at site `sites[c]`."""
+        """Add clients: client `clients[i]`, ascending from 0, has entry `topics[i]`; client c is at site `sites[c]`."""
         starts = range(0, len(sites), BLOCK_CLIENTS)
         cuts = np.searchsorted(clients, [*starts, len(sites)])
         for number, start in enumerate(starts):
@@ -69,7 +69,7 @@ class SubscriptionTally:
         self.sums += np.rint(matrix.T @ matrix).astype(np.int64)
 
     def _widen(self, matrix: Any, clients: Ints, topics: Ints) -> None:
-        """Who has a pattern has every entry that overlaps with one of its topics."""
+        """Give clients with a pattern every entry that overlaps with one of their topics."""
         wild = np.unique(clients[self._entries.wild[topics]])
         if len(wild):
             count = len(self._entries)

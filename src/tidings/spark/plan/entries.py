@@ -1,10 +1,10 @@
-"""From the topics that a table of subscriptions names to the entries of a layout.
+"""Turns the topics of a table of subscriptions into the entries of a layout.
 
-Every topic and every pattern that somebody subscribes to becomes an entry. An event belongs to the first entry that
-selects its topic (core/ordering/layout.py), so a pattern's entry counts what no entry before it selects: it has
-to stand behind every other entry that it overlaps with. Where it does, the entries of a subscription do not depend on
-the rest of the precedence. They are those that `Layout.ranks_for` finds: of topics alone, these topics; if there is a
-pattern among them, every entry that one of them overlaps with.
+Every topic and pattern that somebody subscribes to becomes an entry. An event belongs to the first entry that selects
+its topic (core/ordering/layout.py), so a pattern's entry gets what no entry before it selects: it must come after every
+other entry that it overlaps with. Then the entries of a subscription do not depend on the rest of the precedence. They
+are those that `Layout.ranks_for` finds: for topics alone, these topics; if there is a pattern among them, every entry
+that one of them overlaps with.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class PlanEntries:
-    """The entries, sorted by identifier (/t2 before /t10); an entry is its position in `texts`."""
+    """The entries, sorted by identifier (/t2 before /t10); an entry is its index in `texts`."""
 
     def __init__(self, texts: Iterable[str], *, rest: bool = False) -> None:
-        """TopicError: one of them is no topic and no pattern. With `rest`, `/**` is among them in any case."""
+        """Check the topics and patterns (TopicError). With `rest`, `/**` is always among the entries."""
         named = {*texts, EVERYTHING} if rest else {*texts}
         if len(named) > MAX_TOPICS:
             raise PipelineError(
-                f"{len(named):,} topics; an order has at most {MAX_TOPICS:,}: subscribe to patterns of several topics"
+                f"{len(named):,} topics, but an order has at most {MAX_TOPICS:,}: subscribe to patterns instead"
             )
         self.texts = tuple(sorted(named, key=natural))
         self.patterns = tuple(TopicPattern(text) for text in self.texts)
@@ -44,7 +44,7 @@ class PlanEntries:
 
     @cached_property
     def overlaps(self) -> Flags:
-        """Entry and entry: whether a topic exists that both select."""
+        """[entry, entry]: whether some topic is selected by both."""
         found = np.eye(len(self), dtype=np.bool_)
         for wild in np.flatnonzero(self.wild).tolist():
             mine = self.patterns[wild]
@@ -53,7 +53,7 @@ class PlanEntries:
         return found
 
     def behind(self) -> list[int]:
-        """The patterns that overlap with other entries, the narrower ones first: none stands before what it covers."""
+        """Return the patterns that overlap with other entries, narrow ones first: none comes before what it covers."""
         several = self.overlaps.sum(axis=1) > 1
         return sorted(np.flatnonzero(self.wild & several).tolist(), key=self._breadth)
 
@@ -62,13 +62,13 @@ class PlanEntries:
         return -len(pattern.levels), pattern.subtree, pattern.levels.count("*"), number
 
     def with_patterns_behind(self, order: Sequence[int]) -> list[int]:
-        """The same precedence, but for the patterns that have to stand behind others: these come last."""
+        """Return the precedence with the patterns that must come after others moved to the end."""
         last = self.behind()
         moved = {*last}
         return [*(number for number in order if number not in moved), *last]
 
     def entry_of(self, topic: str) -> int | None:
-        """Where the events of a topic belong; None: they have no order."""
+        """Return the entry of a topic's events; None: they have no order."""
         exact = self.number_of.get(topic)
         if exact is not None:
             return exact

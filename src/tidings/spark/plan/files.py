@@ -1,4 +1,4 @@
-"""What a plan leaves in a directory: the groups, the sizes, a figure of these, and its summary."""
+"""Writes a plan into a directory: the groups, the sizes with a figure, and a summary."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GROUPS = pa.schema(
         pa.field("group", pa.list_(pa.field("element", pa.string(), nullable=False)), nullable=False),
     ]
 )
-"""One row for each topic, by falling precedence; the group is without the topic itself."""
+"""One row per topic, by falling precedence; `group` leaves out the topic itself."""
 SIZES = pa.schema(
     [
         pa.field("entries", pa.int64(), nullable=False),
@@ -41,7 +41,7 @@ SIZES = pa.schema(
 
 
 def write_plan(plan: OrderPlan, directory: Path) -> list[str]:
-    """The names of the files that were written."""
+    """Write the files, and return their names."""
     need("the figure of a plan", "spark", "matplotlib", error=PipelineError)  # before anything is written
     directory.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(group_rows(plan), schema=GROUPS), directory / "groups.parquet")
@@ -83,7 +83,7 @@ def size_rows(plan: OrderPlan) -> list[dict[str, Any]]:
 
 
 def draw_sizes(plan: OrderPlan, directory: Path) -> None:
-    """The share of topics, and of publications, whose stamps have at most so many entries."""
+    """Draw the share of topics, and of publications, whose stamps have at most a given number of entries."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -100,7 +100,7 @@ def draw_sizes(plan: OrderPlan, directory: Path) -> None:
             label = "publications" if plan.weighted_by == "publications" else "topics, by subscribers"
             _draw_share(axes, sizes, [weight for _, _, weight in rows], label)
         axes.set_xlabel("entries of a timestamp")
-        axes.set_ylabel("share with at most so many")
+        axes.set_ylabel("share with at most this many")
         axes.set_ylim(0, 1.02)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
@@ -114,6 +114,6 @@ def _draw_share(axes: Any, sizes: list[int], amounts: list[float] | list[int], l
 
 
 def _save(figure: Figure, directory: Path) -> None:
-    """Without dates: the same plan gives the same files."""
+    """Save the figure without dates: the same plan gives the same files."""
     figure.savefig(directory / "sizes.png", dpi=150, metadata={"Software": None})
     figure.savefig(directory / "sizes.svg", metadata={"Date": None})

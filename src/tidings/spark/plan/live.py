@@ -1,7 +1,7 @@
-"""The ordered subscriptions of a network that runs, as its sequencers tell them in their status.
+"""Fetches the ordered subscriptions of a running network from the status of its sequencers.
 
-A broker tells where the sequencers are, a sequencer where the others are; each tells the subscriptions of the servers
-that it speaks for, by entries of the layout that is in force. All have to be asked, and all have to answer.
+A broker reports where a sequencer is, a sequencer where the others are. Each sequencer reports the subscriptions of the
+servers that it speaks for, by entries of the current layout. All must be asked, and all must answer.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tidings.drivers.address import url as url_of
 from tidings.spark.plan.tables import listed_sites
 
 MakeBus = Callable[[str], ApplicationHost]
-"""A bus at that URL, not open yet."""
+"""Returns a bus for a URL, not opened yet."""
 
 
 async def fetch_rows(url: str, make_bus: MakeBus, of_client: Mapping[str, str]) -> pa.Table:
-    """As of `plan_tables.flat_rows`. ConnectionFailed: a sequencer does not answer."""
+    """Return rows as of `tables.flat_rows`. ConnectionFailed: a sequencer does not answer."""
     asked: dict[str, dict[str, Any]] = {}
     to_ask = [url]
     tls = url.startswith("tidings+tls://")
@@ -34,7 +34,7 @@ async def fetch_rows(url: str, make_bus: MakeBus, of_client: Mapping[str, str]) 
         elif status.get("sequencers"):
             to_ask = [url_of(parse_address(str(status["sequencers"][0])), tls=tls)]
         else:
-            raise PipelineError(f"{url} knows of no sequencers: nobody asks for an order there")
+            raise PipelineError(f"{url} has no sequencers: its network does not order events")
     return _rows(url, asked, of_client)
 
 
@@ -47,7 +47,9 @@ async def _status(bus: ApplicationHost) -> dict[str, Any]:
 def _others(url: str, status: dict[str, Any], asked: Mapping[str, Any], *, tls: bool) -> list[str]:
     nodes = status["nodes"]
     if not isinstance(nodes, Mapping):
-        raise PipelineError(f"{url}: sequencer {status['sequencer']} has too many nodes to tell them")
+        raise PipelineError(
+            f"{url}: sequencer {status['sequencer']} has too many nodes to list in its status"
+        )
     unknown = [node for node, fields in nodes.items() if node not in asked and not fields["address"]]
     if unknown:
         raise PipelineError(
@@ -61,13 +63,13 @@ def _rows(url: str, asked: Mapping[str, dict[str, Any]], of_client: Mapping[str,
     _check_spoken_for(url, asked)
     pairs: dict[tuple[str, str, str], None] = {}
     for node, status in asked.items():
-        told = status.get("subscriptions")
-        if not isinstance(told, list):
+        found = status.get("subscriptions")
+        if not isinstance(found, list):
             raise PipelineError(
-                f"{url}: sequencer {node} has {told or 'an unknown number of'} subscriptions, too many for its status: "
-                "plan from a table of them, or from a trace"
+                f"{url}: sequencer {node} has {found or 'an unknown number of'} subscriptions, too many for its "
+                "status: plan from a table or a trace instead"
             )
-        for one in told:
+        for one in found:
             client = f"{one['subscriber']} {one['incarnation']}"
             pairs.update(dict.fromkeys((client, str(one["subscriber"]), topic) for topic in one["topics"]))
     holders = pa.array([holder for _, holder, _ in pairs], pa.string())
@@ -90,4 +92,6 @@ def _check_spoken_for(url: str, asked: Mapping[str, dict[str, Any]]) -> None:
                 roles.setdefault(server, set()).add(fields["role"])
     silent = [server for server, found in roles.items() if "active" not in found]
     if silent:
-        raise PipelineError(f"{url}: nobody speaks for sequencer server {silent[0]} now; try again")
+        raise PipelineError(
+            f"{url}: sequencer server {silent[0]} has no active node at the moment; try again"
+        )

@@ -1,4 +1,4 @@
-"""The subscriptions of a table that fits into this process: checked, coded, and counted with numpy."""
+"""Counts the subscriptions of a table in this process: checked, coded, and counted with numpy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidings.spark.tasks import Progress
 
 @dataclass(frozen=True)
 class CountedSubscriptions:
-    """What is known of all subscriptions; both ways of counting come to this."""
+    """What both ways of counting return."""
 
     entries: PlanEntries
     sites: PlannedSites
@@ -34,7 +34,7 @@ def count_here(
     rest: bool = False,
     progress: Progress = lambda share: None,
 ) -> CountedSubscriptions:
-    """The rows of `plan_tables.flat_rows`, counted. Without `sites`, those that the rows name."""
+    """Count rows as of `tables.flat_rows`. Without `sites`, those that the rows name."""
     entries = PlanEntries(check_topics(where, flat), rest=rest)
     flat = flat.combine_chunks()
     known = sites or found_sites(pc.unique(flat.column("site")).drop_null().to_pylist())
@@ -49,7 +49,7 @@ def count_here(
 
 
 def _site_of_clients(where: str, flat: pa.Table, clients: Ints, sites: PlannedSites) -> Ints:
-    """By the code of the client; PipelineError names the row of an unknown site, of a second one, or of none."""
+    """Return the site of each client, by code; PipelineError names the row with an unknown, second or missing site."""
     names = flat.column("site")
     if sites.default is not None:
         names = pc.fill_null(names, sites.default)
@@ -62,14 +62,14 @@ def _site_of_clients(where: str, flat: pa.Table, clients: Ints, sites: PlannedSi
         raise unknown_site(f"{where}: row {row}", site, sites)
     coded = _ints(codes)
     first = np.zeros(int(clients.max(initial=-1)) + 1, dtype=np.int64)
-    first[clients[::-1]] = coded[::-1]  # the first of its rows is written last
+    first[clients[::-1]] = coded[::-1]  # written in reverse: a client's first row wins
     other = np.flatnonzero(first[clients] != coded)
     if len(other):
         place = int(other[0])
         row, client = (flat.column(name)[place].as_py() for name in ("row", "client"))
         one, two = sites.names[first[clients[place]]], sites.names[coded[place]]
         raise PipelineError(
-            f"{where}: row {row}: client {client!r} is at site {two!r}, and at {one!r} before"
+            f"{where}: row {row}: client {client!r} is at site {two!r}, but an earlier row says {one!r}"
         )
     return first
 

@@ -1,7 +1,7 @@
-"""The same counts on Spark: each partition multiplies its clients, the products are added up stripe by stripe.
+"""Counts subscriptions on Spark: each partition multiplies its clients, and the products are added stripe by stripe.
 
-A product is as large as the square of the topics, however many clients there are. It travels as stripes of rows, so
-that many partitions' products need not be in one place together.
+A product is as large as the square of the topics, however many clients there are. It is sent as stripes of rows, so
+that the products of many partitions are never in one place together.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SHOWN_SITES = 257
 
 
 def read_frame(session: SparkSession, source: str, sites: PlannedSites | None) -> DataFrame:
-    """The table at any path that Spark reads, as (client, topic, site), a row for each topic."""
+    """Read the table at any path that Spark reads, as (client, topic, site), one row per topic."""
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
 
@@ -61,7 +61,8 @@ def read_frame(session: SparkSession, source: str, sites: PlannedSites | None) -
 
 
 def with_sites(session: SparkSession, rows: DataFrame, sites: PlannedSites | None) -> DataFrame:
-    """Clients without a site get what else is known of them; those with another one, a second row."""
+    """Fill in the sites that are known otherwise; a client that is listed elsewhere gets a second row, an error
+    later."""
     from pyspark.sql import functions as F  # noqa: N812
 
     if sites is None:
@@ -79,7 +80,7 @@ def with_sites(session: SparkSession, rows: DataFrame, sites: PlannedSites | Non
 def count_on_spark(
     where: str, rows: DataFrame, sites: PlannedSites | None, *, rest: bool = False
 ) -> CountedSubscriptions:
-    """(client, topic, site) rows, counted where they are. Errors name the client: rows have no numbers here."""
+    """Count (client, topic, site) rows where they are. Errors name the client: rows have no numbers here."""
     from pyspark.sql import functions as F  # noqa: N812
 
     rows = rows.persist()
@@ -108,18 +109,18 @@ def _topics(where: str, rows: DataFrame) -> list[str]:
         except TopicError as error:
             wrong = rows.where(rows["topic"].eqNullSafe(text)).first()
             client = None if wrong is None else wrong["client"]
-            reason = "there is no topic" if text is None else str(error)
+            reason = "the topic is missing" if text is None else str(error)
             raise PipelineError(f"{where}: a row of client {client!r}: {reason}") from None
     return found
 
 
 def _different(rows: DataFrame, column: str, limit: int) -> list[Any]:
-    """The different values; of too many only so many that they are too many."""
+    """Return the distinct values, at most `limit`."""
     return [row[column] for row in rows.select(column).distinct().limit(limit).collect()]
 
 
 def _check_clients(where: str, clients: DataFrame, sites: PlannedSites) -> None:
-    """One job for all that can be wrong with a client and its site."""
+    """Check clients and their sites for every mistake in one job."""
     unknown = ~clients["site"].isin(*sites.names) | ~clients["other"].isin(*sites.names)
     several = clients["site"] != clients["other"]
     nothing = clients["client"].isNull() | (clients["without"] > 0)
@@ -137,7 +138,7 @@ def _check_clients(where: str, clients: DataFrame, sites: PlannedSites) -> None:
     listed = sites.of_client.get(client)
     if listed is not None and listed in (site, other):
         raise two_sites(where, client, other if listed == site else site, listed)
-    raise PipelineError(f"{where}: client {client!r} is at site {other!r}, and at {site!r}")
+    raise PipelineError(f"{where}: client {client!r} is at site {other!r} and at {site!r}")
 
 
 def _summed(clients: DataFrame, entries: PlanEntries, sites: PlannedSites) -> Ints:

@@ -1,15 +1,15 @@
-"""Where entries are numbered and in which precedence: the plan's placement, and naive ones to compare it with.
+"""Decides where entries are numbered and in which precedence: the plan's placement, and naive ones for comparison.
 
 A stamp is local when it is made within one site. Its crossings are the messages between sites: the publisher's request,
-the climbing, the answer. Publishers are taken to be where subscribers are.
+the climbing, the answer. Publishers are assumed to be where subscribers are.
 
-- planned: `ordering.placement`, with patterns behind what they overlap with. It keeps some of the precedence free for
-  clients to come, so for the very clients of the table another placement can be better.
-- identifiers: the entries by identifier, an equal share of them at each site, by the sites' listing.
+- planned: `ordering.placement`, with patterns after what they overlap with. It keeps some of the precedence free for
+  future clients, so another placement can be better for exactly the clients of the table.
+- identifiers: the entries by identifier, an equal share of them at each site, in the order of the list of sites.
 - popularity: an entry is numbered where it is most popular, and the precedence is by identifier (paper ordering,
-  section 5.1). A site's entries are then not next to each other, and a stamp passes every server between.
+  section 5.1). A site's entries are then not adjacent, and a stamp passes every server in between.
 - paper: the same with the paper's rule, by which a stamp goes straight from one topic of the group to the next. Stamps
-  can then overtake each other, and subscribers wait for ever: it is there for comparison alone.
+  can then overtake each other, and subscribers wait forever: for comparison only.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tidings.spark.plan.sizes import Floats
 
 
 def demand_of(counts: SubscriptionCounts, groups: Flags, weights: Floats) -> PlacementDemand:
-    """`weights`: how much is published on each entry. `ordering.placement` would count pairs client by client; here
-    they are counted."""
+    """Return the demand; `weights` is how much is published on each entry. `ordering.placement` would count pairs
+    client by client; here they are counted already."""
     return PlacementDemand(
         counts.interest.tolist(),
         weights.tolist(),
@@ -37,7 +37,7 @@ def demand_of(counts: SubscriptionCounts, groups: Flags, weights: Floats) -> Pla
 
 
 def planned(entries: PlanEntries, demand: PlacementDemand) -> Placement[int]:
-    """The placement's precedence. A pattern that has to stand behind others goes to the last site of the chain."""
+    """Return the plan's placement. A pattern that must come after others goes to the last site of the chain."""
     if not len(entries):
         return measured(demand, (), ())
     found = place_known(demand)

@@ -1,8 +1,8 @@
 """Plans an order before it is rolled out: from a table of subscriptions, what stamps will cost, and a layout.
 
-Sequencing groups and the sizes of timestamps follow from who subscribes to what; where topics are numbered and in which
-precedence is ours to choose, and `ordering.placement` chooses it. Without a master all is counted in this process
-(spark/plan/local.py), with one on Spark (spark/plan/on_spark.py): the result is the same.
+Sequencing groups and the sizes of timestamps follow from the subscriptions; `ordering.placement` chooses where topics
+are numbered and in which precedence. Without a master everything is counted in this process (spark/plan/local.py), with
+one on Spark (spark/plan/on_spark.py), with the same result.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from tidings.spark.tasks import Progress
 BY_SUBSCRIBERS = "subscribers"
 BY_PUBLICATIONS = "publications"
 COUNTING = 0.7
-"""Which share of the work it is, about; the rest is the placement."""
+"""The approximate share of counting in the work; the rest is the placement."""
 
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What is asked for; `weights` None: as the source says, or by subscribers. `rest`: `/**` has an order, too."""
+    """What to plan. `weights` None: those of the source, or subscribers. `rest`: `/**` is ordered, too."""
 
     threshold: int = 2
     sites: PlannedSites | None = None
@@ -73,12 +73,12 @@ class OrderPlan:
 
     @property
     def stamp_entries(self) -> Ints:
-        """Of each topic, the entries of its stamps: one for each other topic of the group."""
+        """The number of entries in the stamps of each topic: one per other topic of the group."""
         return np.asarray(self.groups.sum(axis=1, dtype=np.int64))
 
     @property
     def sizes(self) -> dict[str, SizeQuantiles | None]:
-        """Every topic counts once, or by how much is published on it."""
+        """The sizes of stamps where every topic counts once, and where it counts by how much is published on it."""
         entries = self.stamp_entries
         return {
             "topics": sizes_of(entries, np.ones(len(entries))),
@@ -86,7 +86,7 @@ class OrderPlan:
         }
 
     def layout(self) -> tuple[Layout, dict[str, Address]] | None:
-        """What sequencers are started with; None: there is nothing to number."""
+        """Return the layout to start sequencers with; None if there is nothing to number."""
         servers = self.planned.servers()
         if not servers:
             return None
@@ -99,7 +99,7 @@ class OrderPlan:
         return layout, self.sites.nodes(site for site, _ in servers)
 
     def summary(self) -> dict[str, Any]:
-        """All but the groups, for programs."""
+        """Return everything but the groups, for programs."""
         counts = self.counted.counts
         return {
             "source": self.source,
@@ -137,7 +137,7 @@ def _place(site: PlannedSite, topics: tuple[str, ...]) -> ServerPlacement:
 
 
 def make_plan(source: str, request: PlanRequest) -> OrderPlan:
-    """A plan for the table, or the trace, at a path; PipelineError says what is wrong with it, and where."""
+    """Plan for the table or the trace at a path; PipelineError says what is wrong, and where."""
     of_client = {} if request.sites is None else request.sites.of_client
     directory = trace_directory(Path(source))
     if directory is not None:
@@ -145,7 +145,7 @@ def make_plan(source: str, request: PlanRequest) -> OrderPlan:
         return plan_rows(source, trace.flat, request, weights=trace.weights)
     if request.master is not None and Path(source) != STDIN:
         return _plan_on_spark(source, None, request, None)
-    kind_of(source)  # named as it was given, also where it is no path
+    kind_of(source)  # errors name the source as given, even if it is not a path
     flat = flat_rows(source, read_table(Path(source)), of_client)
     return plan_rows(source, flat, request)
 
@@ -153,7 +153,7 @@ def make_plan(source: str, request: PlanRequest) -> OrderPlan:
 def plan_rows(
     source: str, flat: Any, request: PlanRequest, *, weights: Mapping[str, float] | None = None
 ) -> OrderPlan:
-    """For rows as of `plan_tables.flat_rows`; the source's weights count where none are asked for."""
+    """Plan for rows as of `tables.flat_rows`; the source's weights apply if the request has none."""
     if request.master is not None:
         return _plan_on_spark(source, flat, request, weights)
     counted = count_here(
@@ -188,9 +188,9 @@ def plan_counted(
     weights: Mapping[str, float] | None = None,
 ) -> OrderPlan:
     if request.threshold not in (1, 2):
-        raise PipelineError(f"threshold {request.threshold} is neither 1 (causal order) nor 2 (total order)")
+        raise PipelineError(f"threshold {request.threshold} must be 1 (causal order) or 2 (total order)")
     entries, counts = counted.entries, counted.counts
-    notes = [] if len(entries) else ["nobody subscribes to anything: there is nothing to plan"]
+    notes = [] if len(entries) else ["no subscriptions: there is nothing to plan"]
     published = request.weights if request.weights is not None else weights
     if published is None:
         weighted_by, of_entries = BY_SUBSCRIBERS, counts.subscribers.astype(np.float64)
@@ -198,13 +198,13 @@ def plan_counted(
         weighted_by = BY_PUBLICATIONS
         of_entries, left_out = _weights(entries, published)
         if left_out:
-            notes.append(f"topics that are published on, have no subscriber, and are left out: {left_out:,}")
+            notes.append(f"topics left out because they have publications but no subscriber: {left_out:,}")
     request.progress(COUNTING)
     groups = counts.groups(request.threshold)
     demand = demand_of(counts, groups, of_entries)
     if len(entries.behind()):
         notes.append(
-            f"patterns that overlap with other entries, and so stand at the end: {len(entries.behind()):,}"
+            f"patterns moved to the end because they overlap with other entries: {len(entries.behind()):,}"
         )
     return OrderPlan(
         source,
@@ -219,7 +219,7 @@ def plan_counted(
 
 
 def _weights(entries: PlanEntries, published: Mapping[str, float]) -> tuple[Floats, int]:
-    """By entry, and how many topics belong to none."""
+    """Return the weight of each entry, and how many topics belong to none."""
     found = np.zeros(len(entries))
     left_out = 0
     for topic, weight in published.items():
@@ -232,7 +232,7 @@ def _weights(entries: PlanEntries, published: Mapping[str, float]) -> tuple[Floa
 
 
 def _entry_of(entries: PlanEntries, topic: str) -> int | None:
-    """A weight may be that of an entry, even of a pattern, or that of a topic."""
+    """Return the entry that a weight is for: it may name an entry, even a pattern, or a topic."""
     if topic in entries.number_of:
         return entries.number_of[topic]
     try:

@@ -1,4 +1,4 @@
-"""The sites of a plan: where topics can be numbered, and at which of them a client is."""
+"""The sites of a plan: where topics can be numbered, and where each client is."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tidings.core.ordering.layout import MAX_SERVERS
 from tidings.drivers.address import Address
 
 ONLY = "s0"
-"""The site of all where nobody speaks of sites."""
+"""The only site, where none is named."""
 FIRST_PORT = 7500
 SHOWN = 5
 
 
 @dataclass(frozen=True)
 class PlannedSite:
-    """A site and the addresses of its sequencer, of the standby and of the witness, where these are known."""
+    """A site, and the addresses of its sequencer, standby and witness, if known."""
 
     name: str
     node: Address | None = None
@@ -27,14 +27,14 @@ class PlannedSite:
 
 @dataclass(frozen=True)
 class PlannedSites:
-    """`of_client` is for clients whose site is not in the table."""
+    """The listed sites; `of_client` is for clients whose site is not in the table."""
 
     listed: tuple[PlannedSite, ...]
     of_client: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 0 < len(self.listed) <= MAX_SERVERS:
-            raise PipelineError(f"{len(self.listed)} sites; there are 1 to {MAX_SERVERS}")
+            raise PipelineError(f"{len(self.listed)} sites: expected 1 to {MAX_SERVERS}")
         for name in self.names:
             if self.names.count(name) > 1:
                 raise PipelineError(f"site {name!r} is listed twice")
@@ -45,11 +45,11 @@ class PlannedSites:
 
     @property
     def default(self) -> str | None:
-        """Where a client is of whom nothing is said."""
+        """The site of clients for which none is given."""
         return self.listed[0].name if len(self.listed) == 1 else None
 
     def nodes(self, used: Iterable[int]) -> dict[str, Address]:
-        """Where the nodes of these sites listen; made up, on this machine, where that is not known."""
+        """Return the addresses of these sites' nodes; unknown ones are made up, on this machine."""
         found: dict[str, Address] = {}
         for number in used:
             site = self.listed[number]
@@ -72,24 +72,23 @@ def witness_of(site: PlannedSite) -> str:
 
 
 def found_sites(names: Iterable[str]) -> PlannedSites:
-    """Those that a table names; one for all where it names none."""
+    """Return the sites that a table names, or one for all if it names none."""
     named = sorted(set(names))
     return PlannedSites(tuple(map(PlannedSite, named or [ONLY])))
 
 
 def unknown_site(where: str, site: str, sites: PlannedSites) -> PipelineError:
     shown = ", ".join(sites.names[:SHOWN]) + (", ..." if len(sites.names) > SHOWN else "")
-    return PipelineError(f"{where}: site {site!r} is not listed; the sites are {shown}")
+    return PipelineError(f"{where}: site {site!r} is not listed; known sites: {shown}")
 
 
 def two_sites(where: str, client: str, site: str, listed: str) -> PipelineError:
     return PipelineError(
-        f"{where}: client {client!r} is at site {site!r}, and in the file of --sites at {listed!r}"
+        f"{where}: client {client!r} is at site {site!r}, but the --sites file says {listed!r}"
     )
 
 
 def no_site(where: str, client: str) -> PipelineError:
     return PipelineError(
-        f"{where}: nothing says at which site client {client!r} is: fill the column 'site', or list the client with "
-        "its site in the file of --sites"
+        f"{where}: client {client!r} has no site: fill in the column 'site', or list the client in the --sites file"
     )

@@ -1,4 +1,4 @@
-"""The file of `tidings plan --sites`: the sites by name, where their sequencers listen, and which clients are there."""
+"""The file of `tidings plan --sites`: the sites by name, their sequencers' addresses, and their clients."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class SitesFile(Table, frozen=True, kw_only=True):
 
 
 def sites_of(path: Path, file: SitesFile) -> PlannedSites:
-    """PipelineError names the file, the site and what is wrong."""
+    """Return the sites of a file; PipelineError names the file, the site and what is wrong."""
     of_client: dict[str, str] = {}
     for table in file.sites:
         for client in table.clients:
             if client in of_client:
                 first = of_client[client]
-                raise PipelineError(f"{path}: client {client!r} is at {first!r} and at {table.name!r}")
+                raise PipelineError(f"{path}: client {client!r} is listed at {first!r} and at {table.name!r}")
             of_client[client] = table.name
     try:
         return PlannedSites(tuple(map(_site, file.sites)), of_client)
@@ -44,7 +44,7 @@ def sites_of(path: Path, file: SitesFile) -> PlannedSites:
 
 def _site(table: SiteTable) -> PlannedSite:
     if (table.standby is None) != (table.witness is None):
-        raise PipelineError(f"site {table.name!r}: a standby needs a witness, and the other way round")
+        raise PipelineError(f"site {table.name!r}: give both a standby and a witness, or neither")
     return PlannedSite(
         table.name,
         _address(table, "node", table.node),

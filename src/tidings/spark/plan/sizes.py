@@ -1,4 +1,4 @@
-"""How long timestamps are: entries for other topics, over topics and over what is published."""
+"""How long timestamps are: entries for other topics, over topics and over publications."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QUANTILES = (0.5, 0.9, 0.99)
 
 @dataclass(frozen=True)
 class SizeQuantiles:
-    """A quantile is the least size that so large a share has at most."""
+    """Sizes of stamps; a quantile is the smallest size that at least this share of stamps does not exceed."""
 
     minimum: int
     mean: float
@@ -25,14 +25,14 @@ class SizeQuantiles:
 
 
 def sizes_of(entries: Ints, weights: Floats) -> SizeQuantiles | None:
-    """Of stamps with so many entries, as frequent as the weights say; None: there are none."""
+    """Return the sizes of stamps with these entries, weighted; None if there are none."""
     counted = weights > 0
     if not counted.any():
         return None
     sizes, shares = entries[counted], weights[counted]
     order = np.argsort(sizes, kind="stable")
     reached = np.cumsum(shares[order]) / shares.sum()
-    # A share that rounding keeps from being reached is the last one's.
+    # Rounding may keep a share from being reached: then the last one counts.
     places = np.minimum(np.searchsorted(reached, np.array(QUANTILES) - 1e-12), len(order) - 1)
     p50, p90, p99 = sizes[order][places].tolist()
     mean = float(sizes @ shares / shares.sum())
@@ -40,7 +40,7 @@ def sizes_of(entries: Ints, weights: Floats) -> SizeQuantiles | None:
 
 
 def histogram(entries: Ints, weights: Floats) -> list[tuple[int, int, float]]:
-    """(entries, topics that have so many, their weight), ascending."""
+    """Return (entries, topics with that many, their weight), ascending."""
     found, which = np.unique(entries, return_inverse=True)
     topics = np.bincount(which, minlength=len(found))
     weight = np.bincount(which, weights=weights, minlength=len(found))

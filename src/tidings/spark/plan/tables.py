@@ -1,7 +1,7 @@
-"""Reads tables of subscriptions and of weights: Parquet, CSV or JSON lines, by their columns.
+"""Reads tables of subscriptions and of weights: Parquet, CSV or JSON lines.
 
-Subscriptions are (client, topic) or (client, topics), with `site` if clients are at several; `subscriber` is another
-name for `client`. Text is UTF-8. Rows are counted from 1, without a heading.
+Subscriptions have the columns (client, topic) or (client, topics), and `site` if there are several; `subscriber` is
+another name for `client`. Text is UTF-8. Rows are counted from 1, without the header.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class SubscriptionColumns:
-    """What the columns that matter are called; `site` may be missing."""
+    """The names of the columns that matter; `site` may be missing."""
 
     client: str
     topic: str
@@ -45,7 +45,7 @@ class SubscriptionColumns:
 
 
 def kind_of(name: str) -> str:
-    """By the end of the name; a directory without one has Parquet parts, stdin has CSV."""
+    """Return the type by the suffix of the name; a directory without one has Parquet parts, stdin is CSV."""
     path = Path(name)
     if path == STDIN:
         return "csv"
@@ -54,16 +54,16 @@ def kind_of(name: str) -> str:
         return kind
     if path.is_dir():
         if not _parts(path):
-            raise PipelineError(f"{name}: no table; it is a directory without Parquet files, and no trace")
+            raise PipelineError(f"{name} is neither a table nor a trace: the directory has no Parquet files")
         return "parquet"
     if "://" not in name and not path.exists():
-        raise PipelineError(f"there is no file {name}")
+        raise PipelineError(f"no such file: {name}")
     known = ", ".join(KINDS)
-    raise PipelineError(f"{name}: no table of a known type; the name ends in one of {known}")
+    raise PipelineError(f"{name}: unknown type of table; the name must end in one of {known}")
 
 
 def _parts(directory: Path) -> list[Path]:
-    """The Parquet files in it, and in the directories `column=value` of a partitioned table; nothing else there."""
+    """Return the Parquet files in a directory and in its `column=value` directories, and nothing else."""
     try:
         entries = sorted(entry for entry in directory.iterdir() if not entry.name.startswith((".", "_")))
     except OSError as error:
@@ -78,7 +78,7 @@ def _parts(directory: Path) -> list[Path]:
 def read_table(path: Path) -> pa.Table:
     kind = kind_of(str(path))
     if path != STDIN and not path.exists():
-        raise PipelineError(f"there is no file {path}")
+        raise PipelineError(f"no such file: {path}")
     try:
         table = _read(path, kind)
         _check_text(path, table)
@@ -101,7 +101,7 @@ def _read(path: Path, kind: str) -> pa.Table:
 def _read_csv(path: Path) -> pa.Table:
     text = dict.fromkeys((*CLIENT_COLUMNS, *TOPIC_COLUMNS, "site"), pa.string())
     options = pyarrow.csv.ConvertOptions(
-        check_utf8=False,  # as for the other types, below
+        check_utf8=False,  # `_check_text` does that for all types
         column_types=text,
         strings_can_be_null=False,
     )
@@ -109,7 +109,7 @@ def _read_csv(path: Path) -> pa.Table:
 
 
 def _check_text(path: Path, table: pa.Table) -> None:
-    """PipelineError names the first row and column whose text is not UTF-8: nobody checked before."""
+    """Check that all text is UTF-8, which no reader does; PipelineError names the first bad row and column."""
     try:
         names = table.column_names
     except UnicodeDecodeError:
@@ -131,13 +131,13 @@ def _find_bad_text(path: Path, name: str, column: Any) -> None:
 
 
 def columns_of(where: str, names: Sequence[str]) -> SubscriptionColumns:
-    """PipelineError names the columns that are missing, and those of which only one can count."""
+    """Find the columns that matter; PipelineError names missing and ambiguous ones."""
     client = _one_of(where, names, CLIENT_COLUMNS)
     topic = _one_of(where, names, TOPIC_COLUMNS)
     missing = [name for name, found in (("client", client), ("topic", topic)) if found is None]
     if client is None or topic is None:
         has = ", ".join(names) or "none"
-        raise PipelineError(f"{where}: there is no column {' and no column '.join(missing)}; it has {has}")
+        raise PipelineError(f"{where}: missing column {' and column '.join(missing)}; the columns are {has}")
     return SubscriptionColumns(client, topic, _one_of(where, names, ("site",)))
 
 
@@ -145,20 +145,20 @@ def _one_of(where: str, names: Sequence[str], wanted: Sequence[str]) -> str | No
     found = [name for name in names if name in wanted]
     if len(found) > 1:
         both = " and ".join(map(repr, found))
-        raise PipelineError(f"{where}: there are the columns {both}: keep one of them")
+        raise PipelineError(f"{where}: has the columns {both}: keep one of them")
     return found[0] if found else None
 
 
 def no_list(where: str, kind: str) -> PipelineError:
-    """A text may hold whatever separates topics in it: a comma is part of a topic."""
+    """Return the error for a column `topics` of text: it cannot be split, since a comma may be part of a topic."""
     return PipelineError(
-        f"{where}: column {LISTED!r} is {kind}, not a list: write a row for each topic, in a column 'topic', or lists "
-        "as JSON lines or Parquet"
+        f"{where}: column {LISTED!r} is {kind}, not a list: write one row per topic, in a column 'topic', or lists as "
+        "JSON lines or Parquet"
     )
 
 
 def flat_rows(where: str, table: pa.Table, sites: Mapping[str, str] | None = None) -> pa.Table:
-    """(row, client, topic, site): a row for each topic, site null where nothing is said of it."""
+    """Return (row, client, topic, site): a row per topic, with site null where none is given."""
     columns = columns_of(where, table.column_names)
     rows = pa.array(range(1, table.num_rows + 1), pa.int64())
     clients = _text(where, table, columns.client)
@@ -188,19 +188,20 @@ def _is_list(kind: Any) -> bool:
 
 
 def listed_sites(clients: Any, of_client: Mapping[str, str]) -> Any:
-    """The sites that are known of clients beside the table; null where none is."""
+    """Return the sites of clients that are known beside the table, null where none is."""
     known = pa.array(list(of_client), pa.string())
-    told = pa.array(list(of_client.values()), pa.string())
-    return told.take(pc.index_in(clients, value_set=known))
+    sites = pa.array(list(of_client.values()), pa.string())
+    return sites.take(pc.index_in(clients, value_set=known))
 
 
 def _agreed(where: str, rows: Any, clients: Any, given: Any, listed: Any) -> Any:
-    """The table's sites; for clients without one, what else is known of them. PipelineError where both differ."""
+    """Return the table's sites, or for clients without one the listed site. PipelineError if both differ."""
     given = pc.if_else(pc.equal(given, ""), pa.scalar(None, pa.string()), given)
-    other = pc.indices_nonzero(pc.not_equal(given, listed))  # null, and no difference, where one is null
+    # Where one of them is null the comparison is null, too, and not selected.
+    other = pc.indices_nonzero(pc.not_equal(given, listed))
     if len(other):
-        row, *told = (column[other[0].as_py()].as_py() for column in (rows, clients, given, listed))
-        raise two_sites(f"{where}: row {row}", *told)
+        row, *details = (column[other[0].as_py()].as_py() for column in (rows, clients, given, listed))
+        raise two_sites(f"{where}: row {row}", *details)
     return pc.coalesce(given, listed)
 
 
@@ -226,7 +227,7 @@ def _as_text(where: str, column: Any, name: str) -> Any:
 
 
 def check_topics(where: str, flat: pa.Table) -> list[str]:
-    """The different topics of flat rows; PipelineError names the row of one that is not well formed."""
+    """Return the distinct topics of flat rows; PipelineError names the row of a malformed one."""
     found: list[str] = pc.unique(flat.column("topic")).to_pylist()
     for text in found:
         try:
@@ -238,13 +239,15 @@ def check_topics(where: str, flat: pa.Table) -> list[str]:
 
 
 def read_weights(path: Path) -> dict[str, float]:
-    """Topic -> how much is published on it: (topic, weight), or a trace's table of publications, which are counted."""
+    """Return how much is published on each topic: from (topic, weight), or by counting a trace's publications."""
     table = read_table(path)
     names = table.column_names
     wanted = ("topic",) if "event_id" in names else ("topic", "weight")
     for name in wanted:
         if _one_of(str(path), names, (name,)) is None:
-            raise PipelineError(f"{path}: there is no column {name}; it has {', '.join(names) or 'none'}")
+            raise PipelineError(
+                f"{path}: missing column {name}; the columns are {', '.join(names) or 'none'}"
+            )
     topics = _text(str(path), table, "topic").to_pylist()
     if "weight" not in names:
         return counted(topics)
@@ -252,7 +255,7 @@ def read_weights(path: Path) -> dict[str, float]:
     summed: dict[str, float] = {}
     for row, (topic, weight) in enumerate(zip(topics, weights, strict=True), 1):
         if weight is None or not 0 <= weight < float("inf"):
-            raise PipelineError(f"{path}: row {row}: weight {weight} of {topic!r} is no weight")
+            raise PipelineError(f"{path}: row {row}: weight {weight} of {topic!r} must be a number from 0")
         summed[topic] = summed.get(topic, 0.0) + weight
     return summed
 

@@ -1,7 +1,7 @@
-"""The subscriptions of a trace as a table: those that were in force when most were.
+"""Reads the subscriptions of a trace as a table: those in force when most were.
 
-Subscriptions come and go in a run; all of them together were never there. Each is a client of its own, as it is for the
-sequencers. If some asked for total or causal order, the others do not count: no stamp is made for them.
+Subscriptions come and go in a run and are never all in force together. Each is a client of its own, as it is for the
+sequencers. If some asked for total or causal order, the others do not count: no stamps are made for them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ ORDERED = ("total", "causal")
 @dataclass(frozen=True)
 class TraceTables:
     flat: pa.Table
-    """As of `plan_tables.flat_rows`."""
+    """As of `tables.flat_rows`."""
     weights: dict[str, float] | None
-    """Publications by topic, where the trace has them."""
+    """Publications by topic, if the trace has them."""
 
 
 def trace_directory(path: Path) -> Path | None:
-    """The directory of the trace that the path names: itself, or its table of subscriptions."""
+    """Return the directory of the trace that the path names: itself, or the parent of its table of subscriptions."""
     if path.is_dir() and (path / "subscribed.parquet").exists():
         return path
     if path.name == "subscribed.parquet" and path.exists():
@@ -46,7 +46,7 @@ def read_trace(directory: Path, of_client: Mapping[str, str]) -> TraceTables:
     missing = [name for name in TRACE_COLUMNS if name not in table.column_names]
     if missing:
         raise PipelineError(
-            f"{where}: there is no column {missing[0]}; it has {', '.join(table.column_names)}"
+            f"{where}: missing column {missing[0]}; the columns are {', '.join(table.column_names)}"
         )
     rows = [
         {**found, "row": number}
@@ -66,11 +66,11 @@ def read_trace(directory: Path, of_client: Mapping[str, str]) -> TraceTables:
 
 
 def _busiest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those in force at the first moment at which most are."""
+    """Return the subscriptions in force at the first moment with the most."""
     changes = [(found["accepted_ns"], 1) for found in rows]
     changes += [(found["cancelled_ns"], -1) for found in rows if found["cancelled_ns"] is not None]
     most = now = at = 0
-    for moment, change in sorted(changes):  # what ends at a moment ends before anything begins
+    for moment, change in sorted(changes):  # at one moment, ends come before beginnings
         now += change
         if now > most:
             most, at = now, moment
@@ -96,7 +96,7 @@ def _flat(rows: list[dict[str, Any]], sites: Mapping[str, str]) -> pa.Table:
 
 
 def _sites(directory: Path) -> dict[str, str]:
-    """Node -> its site, or that of the broker that it hangs on."""
+    """Return the site of each node: its own, or that of its parent broker."""
     path = directory / "nodes.parquet"
     if not path.exists():
         return {}

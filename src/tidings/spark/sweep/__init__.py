@@ -1,1 +1,4 @@
-"""A scenario over a grid of parameters and seeds: one simulation per task."""
+"""Runs a scenario over a grid of parameters and seeds: one simulation per Spark task.
+
+`driver.run_sweep` is the entry. Read `grid` (with `paths`), `run` (with `isolation`), `records`, then `results`.
+"""

@@ -1,12 +1,12 @@
-"""A sweep: the scenario of every point of a grid, with every seed, one simulation per Spark task.
+"""Runs a sweep: the scenario at every point of a grid, with every seed, one simulation per Spark task.
 
     DIR/runs.parquet, metrics.parquet, failures.parquet   the results (results.py)
     DIR/scenarios/<id>.toml                                of runs that failed
     DIR/traces/<id>/                                       with `keep_traces`
     DIR/done/                                              records of finished runs (records.py)
 
-A run's id is a hash of its checked scenario, its seed and the version of tidings: what has such a record is not run
-again, also where the grid was changed in between.
+A run's id is a hash of its checked scenario, its seed and the version of tidings. A run with a record is not repeated,
+even if the grid was changed in between.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ Progress = Callable[[float], None]
 APP = "tidings sweep"
 ID_DIGITS = 20
 PART_RUNS = 1_000
-"""A Spark job has this many runs, or more where there are many cores: all items of a job go to each of its tasks."""
+"""Runs in a Spark job, or more where there are many cores: all items of a job are sent to each of its tasks."""
 PART_RUNS_PER_CORE = 20
 REASON_CHARACTERS = 500
 CHECK_SHARE = 0.05
-"""How much of the progress is the check of the points."""
+"""The share of checking the points in the progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class SweepOptions:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What a sweep came to: `ran` runs now, `kept` had been done before."""
+    """The result of a sweep: `ran` runs were run now, `kept` were done before."""
 
     grid: Grid
     out: Path
@@ -65,7 +65,7 @@ class Sweep:
 
 
 def run_sweep(grid: Grid, out: Path, options: SweepOptions, progress: Progress = lambda share: None) -> Sweep:
-    """Runs what is not done yet and writes the tables; every point is checked before anything runs."""
+    """Run what is not done yet, and write the tables. Every point is checked before anything runs."""
     out = out.absolute()
     ids = run_ids(grid, lambda share: progress(share * CHECK_SHARE))
     with opened_records(out) as records:
@@ -88,7 +88,7 @@ def run_sweep(grid: Grid, out: Path, options: SweepOptions, progress: Progress =
 
 
 def run_ids(grid: Grid, progress: Progress = lambda share: None) -> list[str]:
-    """The ids of all runs, point by point and then seed by seed; ScenarioError for the first bad point."""
+    """Return the ids of all runs, by point and then by seed; ScenarioError for the first bad point."""
     ids: list[str] = []
     point_of: dict[bytes, int] = {}
     encoder = msgspec.json.Encoder(order="deterministic")
@@ -109,7 +109,7 @@ def run_ids(grid: Grid, progress: Progress = lambda share: None) -> list[str]:
 
 
 class _Items:
-    """The runs that are due, each made when its part is."""
+    """The runs still to do, built part by part."""
 
     def __init__(self, grid: Grid, ids: Sequence[str], due: Sequence[int]) -> None:
         self._grid = grid
@@ -134,27 +134,27 @@ def _run(job: SweepJob, items: _Items, records: SweepRecords, master: str | None
         before = 0
         for part in items.parts(size):
 
-            def tell(share: float, before: int = before, runs: int = len(part)) -> None:
+            def report(share: float, before: int = before, runs: int = len(part)) -> None:
                 progress((before + share * runs) / len(items))
 
-            records.add(_run_part(session, job, part, tell))
+            records.add(_run_part(session, job, part, report))
             before += len(part)
 
 
 def _run_part(session: SparkSession, job: SweepJob, part: list[RunItem], progress: Progress) -> pa.Table:
-    """A failed run is a record like others; here only Spark itself can fail."""
+    """Run a part. A failed run yields a record like any other, so only Spark itself can fail here."""
     try:
         return run_tasks(session, partial(run_item, job), part, RECORD, progress)
     except TidingsError:
         raise
     except Exception as error:
         raise PipelineError(
-            f"Spark gave up; what is done stays, the same command goes on with it: {reason_of(error)}"
+            f"Spark failed; finished runs are kept, repeat the command to continue: {reason_of(error)}"
         ) from error
 
 
 def reason_of(error: Exception) -> str:
-    """The line of Spark's many that says most: the innermost cause, or else what was raised."""
+    """Return the most useful line of Spark's message: the innermost cause, or else what was raised."""
     lines = [line.strip().lstrip(": ") for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if line.startswith("Caused by: ")]
     raised = [line for line in lines if "Exception: " in line or "Error: " in line]

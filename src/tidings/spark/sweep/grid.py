@@ -1,7 +1,7 @@
-"""The grid file of a sweep: a scenario, the values that its keys take, and the seeds (docs/sweeps.md).
+"""The grid file of a sweep: a scenario, the values of its keys, and the seeds (docs/sweeps.md).
 
-Nothing here needs Spark. Points are numbered in the order of the file, the last key changing fastest; a point is
-made when it is asked for, so that a grid takes no more room than its file.
+Nothing here needs Spark. Points are numbered in the order of the file, the last key changing fastest. A point is built
+on demand, so that a grid takes no more memory than its file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Values = tuple[tuple[Path, Any], ...]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Keys that change together: `rows` holds what they are at each step."""
+    """Keys that change together; `rows` holds their values at each step."""
 
     paths: tuple[Path, ...]
     rows: tuple[tuple[Any, ...], ...]
@@ -41,7 +41,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """`document` is the scenario before any value of the grid is in it."""
+    """The grid; `document` is the scenario without the grid's values."""
 
     name: str
     document: Mapping[str, Any]
@@ -57,7 +57,7 @@ class Grid:
         return [join_path(path) for axis in self.axes for path in axis.paths]
 
     def values(self, point: int) -> Values:
-        """What the keys of the grid are at a point."""
+        """Return the values of the grid's keys at a point."""
         chosen: list[tuple[Path, Any]] = []
         for axis in reversed(self.axes):
             point, step = divmod(point, len(axis.rows))
@@ -65,12 +65,12 @@ class Grid:
         return tuple(chosen)
 
     def label(self, point: int) -> str:
-        """The point as messages name it: its number and its values."""
-        told = ", ".join(f"{join_path(path)} = {value_text(value)}" for path, value in self.values(point))
-        return f"point {point} ({told})" if told else f"point {point}"
+        """Return the point as messages name it: its number and its values."""
+        values = ", ".join(f"{join_path(path)} = {value_text(value)}" for path, value in self.values(point))
+        return f"point {point} ({values})" if values else f"point {point}"
 
     def scenario(self, point: int) -> Scenario:
-        """The checked scenario at the point, with the first seed; ScenarioError names the point."""
+        """Return the checked scenario at the point, with the first seed; ScenarioError names the point."""
         try:
             return scenario_at(self.document, self.values(point), self.seeds[0])
         except ScenarioError as error:
@@ -89,20 +89,20 @@ def scenario_at(document: Mapping[str, Any], values: Values, seed: int) -> Scena
 
 
 def value_text(value: Any) -> str:
-    """A value on one short line."""
+    """Format a value on one short line."""
     if isinstance(value, str):
         return value if len(value) <= LABEL_CHARACTERS else f"{value[:LABEL_CHARACTERS]}..."
-    told = canonical(value)
-    return told if len(told) <= LABEL_CHARACTERS else f"{told[:LABEL_CHARACTERS]}..."
+    text = canonical(value)
+    return text if len(text) <= LABEL_CHARACTERS else f"{text[:LABEL_CHARACTERS]}..."
 
 
 def canonical(value: Any) -> str:
-    """One text for one value: what equals has the same."""
+    """Return the same text for equal values."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
 
 
 def load_grid(path: FilePath) -> Grid:
-    """The grid in the file; ScenarioError names the file and the key. The points are not checked yet."""
+    """Load a grid; ScenarioError names the file and the key. The points are not checked yet."""
     text = read_text(path)
     try:
         return _grid_of(parse_toml(text), path)
@@ -119,7 +119,7 @@ def _grid_of(document: dict[str, Any], path: FilePath) -> Grid:
     runs = grid.points * len(seeds)
     if runs > MAX_RUNS:
         raise ScenarioError(
-            f"{grid.points:,} points with {len(seeds):,} seeds are {runs:,} runs; at most {MAX_RUNS:,} are possible"
+            f"{grid.points:,} points with {len(seeds):,} seeds are {runs:,} runs; at most {MAX_RUNS:,} are allowed"
         )
     return grid
 
@@ -133,7 +133,7 @@ def _check_keys(table: Mapping[str, Any], known: Sequence[str], where: str) -> N
 
 
 def _base(document: Mapping[str, Any], directory: FilePath) -> Mapping[str, Any]:
-    """The scenario's document: a table here, or a file whose path counts from this file's directory."""
+    """Return the scenario's document: a table here, or a file relative to this file's directory."""
     given = document.get("scenario")
     match given:
         case None:
@@ -145,8 +145,9 @@ def _base(document: Mapping[str, Any], directory: FilePath) -> Mapping[str, Any]
             try:
                 return parse_toml(read_text(path))
             except ScenarioError as error:
-                told = str(error)
-                raise ScenarioError(f"scenario: {told if str(path) in told else f'{path}: {told}'}") from None
+                reason = str(error)
+                where = "" if str(path) in reason else f"{path}: "
+                raise ScenarioError(f"scenario: {where}{reason}") from None
         case _:
             raise ScenarioError(f"scenario: must be a path or a table, not {shown(given)}")
 
@@ -158,7 +159,7 @@ def _axes(document: Mapping[str, Any]) -> Iterator[Axis]:
         yield Axis((path,), tuple((value,) for value in values))
     zips = document.get("zip", [])
     if not isinstance(zips, list):
-        raise ScenarioError("[zip]: write [[zip]], there may be several")
+        raise ScenarioError("[zip]: must be an array of tables: write [[zip]]")
     for index, table in enumerate(zips):
         yield _zipped(table, f"zip[{index}]", seen)
 
@@ -169,15 +170,16 @@ def _zipped(table: Any, where: str, seen: set[Path]) -> Axis:
         raise ScenarioError(f"{where}: has no keys")
     lengths = {len(values) for _key, _path, values in keys}
     if len(lengths) > 1:
-        told = ", ".join(f"{join_path(path)} has {len(values)}" for _key, path, values in keys)
-        raise ScenarioError(f"{where}: the lists must be equally long: {told}")
+        sizes = ", ".join(f"{join_path(path)} has {len(values)}" for _key, path, values in keys)
+        raise ScenarioError(f"{where}: the lists must have the same length: {sizes}")
     rows = tuple(zip(*(values for _key, _path, values in keys), strict=True))
     _check_different(rows, where)
     return Axis(tuple(path for _key, path, _values in keys), rows)
 
 
 def _keys(table: Any, where: str, seen: set[Path]) -> Iterator[tuple[str, Path, list[Any]]]:
-    """Each key with a list, where it stands, and its path in the scenario; dotted keys may be quoted or not."""
+    """Yield each key that has a list: where it is, its path in the scenario, and the list. Dotted keys may be
+    quoted."""
     if not isinstance(table, dict):
         raise ScenarioError(f"{where}: must be a table, not {shown(table)}")
     yield from _flat(table, where, (), seen)
@@ -200,9 +202,9 @@ def _flat(
         if not value:
             raise ScenarioError(f"{here}: must not be empty")
         if path == ("seed",):
-            raise ScenarioError(f"{here}: seeds are given at the top level, as seeds = [1, 2, 3]")
+            raise ScenarioError(f"{here}: set seeds at the top level, as seeds = [1, 2, 3]")
         if path in seen:
-            raise ScenarioError(f"{here}: {join_path(path)} has values in another place, too")
+            raise ScenarioError(f"{here}: {join_path(path)} already has values elsewhere in the grid")
         seen.add(path)
         yield here, path, value
 
@@ -210,14 +212,15 @@ def _flat(
 def _check_different(rows: Sequence[tuple[Any, ...]], where: str) -> None:
     seen: set[str] = set()
     for row in rows:
-        told = canonical(row)
-        if told in seen:
+        text = canonical(row)
+        if text in seen:
             raise ScenarioError(f"{where}: {', '.join(map(value_text, row))} is listed twice")
-        seen.add(told)
+        seen.add(text)
 
 
 def _seeds(given: Any, own: Any) -> Sequence[int]:
-    """`5` is 0 to 4; a list is as it is; `{ first, count }` is a range; without any, the scenario's own."""
+    """Return the seeds: `5` is 0 to 4, a list is as it is, `{ first, count }` is a range; by default, the scenario's
+    own."""
     match given:
         case None:
             return [own]
@@ -246,7 +249,7 @@ def _seeds(given: Any, own: Any) -> Sequence[int]:
 def _seed_range(first: int, count: int, where: str) -> range:
     _check_whole(count, 1, where)
     if count > MAX_RUNS:
-        raise ScenarioError(f"{where}: {count:,} seeds are too many; at most {MAX_RUNS:,} runs are possible")
+        raise ScenarioError(f"{where}: {count:,} seeds are too many; at most {MAX_RUNS:,} runs are allowed")
     if first + count > SEED_LIMIT:
         raise ScenarioError(f"{where}: the last seed must have at most 64 bits")
     return range(first, first + count)

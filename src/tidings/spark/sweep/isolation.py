@@ -1,7 +1,7 @@
-"""Runs a function in a child process: what kills that, or never ends, costs one run and not the worker.
+"""Runs a function in a child process, so that a crash or a hang costs one run and not the worker.
 
-A run that takes all the memory is killed by the system; in a worker of Spark's, the job and with it the whole
-sweep would fail after some attempts. The child is forked, and has all that its parent has imported.
+The system kills a run that takes all the memory; in a worker of Spark's, the job and the whole sweep would fail after
+some attempts. The child is forked, and has all that its parent has imported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 END_SECONDS = 10.0
-"""How long a child that has told its result may take to end."""
+"""How long a child may take to end after it has sent its result."""
 WATCH_SECONDS = 1.0
 
 Result = dict[str, Any]
@@ -32,15 +32,15 @@ class RunTimedOut(Exception):  # noqa: N818
 
 
 def isolated(run: Callable[[], Result], timeout_s: float | None = None) -> Result:
-    """What `run` returns, which must fit JSON; RunDied or RunTimedOut if it comes to nothing."""
+    """Return what `run` returns, which must fit JSON; RunDied or RunTimedOut if there is no result."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_tell, args=(run, sender, os.getpid()))
+    child = context.Process(target=_send_result, args=(run, sender, os.getpid()))
     child.start()
     sender.close()
     try:
         if not receiver.poll(timeout_s):
-            raise RunTimedOut(f"not done after {timeout_s:g} s")
+            raise RunTimedOut(f"timed out after {timeout_s:g} s")
         result: Result = json.loads(receiver.recv_bytes())
         child.join(END_SECONDS)
         return result
@@ -55,13 +55,13 @@ def isolated(run: Callable[[], Result], timeout_s: float | None = None) -> Resul
         child.close()
 
 
-def _tell(run: Callable[[], Result], sender: Connection, parent: int) -> None:
+def _send_result(run: Callable[[], Result], sender: Connection, parent: int) -> None:
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     sender.send_bytes(json.dumps(run()).encode())
 
 
 def _end_with(parent: int) -> None:
-    """Nobody wants the result of a run whose worker was killed."""
+    """End this process with its parent: nobody needs the result of a run whose worker was killed."""
     while os.getppid() == parent:
         time.sleep(WATCH_SECONDS)
     os._exit(1)
@@ -70,6 +70,6 @@ def _end_with(parent: int) -> None:
 def _death(code: int | None) -> str:
     if code is not None and code < 0:
         name = signal.Signals(-code).name
-        hint = ", perhaps for want of memory" if -code == signal.SIGKILL else ""
+        hint = ", perhaps because memory ran out" if -code == signal.SIGKILL else ""
         return f"the process of the run was killed by {name}{hint}"
     return f"the process of the run ended with code {code}"

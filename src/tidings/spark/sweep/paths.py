@@ -1,7 +1,7 @@
-"""Paths to keys of a scenario, as a sweep's grid names them, and documents with another value there.
+"""Paths to keys of a scenario, as a sweep's grid names them, and documents with other values there.
 
-`recovery.fanout` is a key of a table; `publisher.p0.rate_hz` goes by the name of an entry of an array, and
-`publisher.0.rate_hz` by its place, counting from 0. A name with a dot in it is quoted: `publisher."p.0".rate_hz`.
+`recovery.fanout` is a key of a table; `publisher.p0.rate_hz` names an entry of an array, and `publisher.0.rate_hz` is
+its index, from 0. A name with a dot in it is quoted: `publisher."p.0".rate_hz`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _SEGMENT = re.compile(r'"([^"]+)"|([^."]+)')
 
 
 def split_path(text: str) -> Path:
-    """The segments of a dotted key; ScenarioError if it is none."""
+    """Return the segments of a dotted key; ScenarioError if it is malformed."""
     if _KEY.fullmatch(text) is None:
-        raise ScenarioError(f"{shown(text)} is no dotted key such as network.loss.rate")
+        raise ScenarioError(f"{shown(text)} is not a dotted key such as network.loss.rate")
     return tuple(quoted or plain.strip() for quoted, plain in _SEGMENT.findall(text))
 
 
@@ -31,10 +31,10 @@ def join_path(path: Path) -> str:
 
 
 def placed(document: Mapping[str, Any], values: Sequence[tuple[Path, Any]]) -> dict[str, Any]:
-    """The document with the values at their paths; the document itself stays as it is.
+    """Return the document with the values at their paths, without changing the document itself.
 
-    The shortest paths first: a whole table before a key in it. Tables that are missing are made; what does not
-    belong there is found when the document is checked.
+    Shorter paths come first: a whole table before a key in it. Missing tables are created; the scenario's check finds
+    what does not belong there.
     """
     result: Any = document
     for path, value in sorted(values, key=lambda item: len(item[0])):
@@ -55,7 +55,7 @@ def _with(inside: Any, path: Path, depth: int, value: Any) -> Any:
 
 
 def _index_of(entries: list[Any], path: Path, depth: int) -> int:
-    """Which entry is meant: by name, else by number."""
+    """Return the index of the entry that a segment names, by name or else by number."""
     key, where = path[depth], join_path(path[:depth])
     names = [str(entry["name"]) for entry in entries if isinstance(entry, dict) and "name" in entry]
     for index, entry in enumerate(entries):
@@ -64,10 +64,10 @@ def _index_of(entries: list[Any], path: Path, depth: int) -> int:
     if key.isascii() and key.isdigit() and len(key) <= 9:
         if int(key) < len(entries):
             return int(key)
-        raise ScenarioError(f"{join_path(path)}: {where} has {len(entries)} entries, counting from 0")
+        raise ScenarioError(f"{join_path(path)}: {where} has {len(entries)} entries, counted from 0")
     near = nearest(key, names)
     if near is not None:
         hint = f"did you mean {near!r}?"
     else:
-        hint = f"names: {listed(names)}" if names else f"take a number, from 0 to {len(entries) - 1}"
+        hint = f"names: {listed(names)}" if names else f"use a number from 0 to {len(entries) - 1}"
     raise ScenarioError(f"{join_path(path)}: {where} has no entry named {key!r}; {hint}")

@@ -1,8 +1,8 @@
-"""Which runs of a sweep are done, on disk: killed at any moment, a sweep goes on with what is there.
+"""Records which runs of a sweep are done, so that a sweep that was killed at any moment can continue.
 
-Workers write `done/<id>.json`, a file per run. After each part of the sweep the driver puts its records into one
-Parquet file and removes theirs, so that there are never more small files than runs in a part. If the driver is
-killed between the two, or a run was repeated, there are two records of it; the better one counts.
+Workers write `done/<id>.json`, a file per run. After each part of the sweep the driver writes its records into one
+Parquet file and removes the workers' files, so that there are never more small files than runs in a part. If the driver
+is killed in between, or a run was repeated, a run has two records; the better one counts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TAKE_ROWS = 10_000
 
 
 class SweepRecords:
-    """The records in a sweep's directory, which only the holder of `opened_records` writes to."""
+    """The records in a sweep's directory; only the holder of `opened_records` writes there."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
@@ -41,7 +41,7 @@ class SweepRecords:
         return len(self._row_of)
 
     def finished(self, ids: Sequence[str], *, checked: bool, with_trace: bool) -> set[str]:
-        """Those that need not run: they have a result, and were checked or kept their trace if that is asked for."""
+        """Return the runs that have a result, and were checked or kept their trace if that is required."""
         rows = [self._row_of[run_id] for run_id in ids if run_id in self._row_of]
         found = self._table.select(["id", "checked", "error"]).take(pa.array(rows, pa.int64()))
         return {
@@ -53,7 +53,7 @@ class SweepRecords:
         }
 
     def add(self, records: pa.Table) -> None:
-        """Keeps them in one file, instead of those of the workers."""
+        """Write the records into one file, and remove the workers' files."""
         if not len(records):
             return
         write_table(records, self._done / f"{PART}{uuid.uuid4().hex}.parquet")
@@ -62,7 +62,7 @@ class SweepRecords:
             (self._done / f"{run_id}.json").unlink(missing_ok=True)
 
     def batches(self, ids: Sequence[str]) -> Iterator[list[Record]]:
-        """The records of these runs, in this order; they must be there."""
+        """Yield the records of these runs, in this order; all must exist."""
         for first in range(0, len(ids), TAKE_ROWS):
             rows = [self._row_of[run_id] for run_id in ids[first : first + TAKE_ROWS]]
             yield self._table.take(pa.array(rows, pa.int64())).to_pylist()
@@ -89,7 +89,7 @@ class SweepRecords:
         write_text(self.out / MARK, self.mark)
 
     def _gather(self, parts: Sequence[Path]) -> None:
-        """Everything into one file: what runs that were cut short left, and the parts of those that were not."""
+        """Merge everything into one file: parts, and records that interrupted runs left."""
         small = [path for path in self._done.iterdir() if path.suffix == ".json" and path.name[0] != "."]
         found = [record for path in small if (record := read_record(path)) is not None]
         if found or len(parts) > 1:
@@ -105,7 +105,7 @@ class SweepRecords:
 
 @contextmanager
 def opened_records(out: Path) -> Iterator[SweepRecords]:
-    """The records in `out`, for one sweep at a time; PipelineError if another works there."""
+    """Yield the records in `out`; PipelineError if another sweep is writing there."""
     out.mkdir(parents=True, exist_ok=True)
     try:
         lock = lock_file(out / LOCK)
@@ -120,13 +120,11 @@ def read_part(path: Path) -> pa.Table:
         return pq.read_table(path).cast(RECORD)
     except (OSError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())
-        raise PipelineError(
-            f"{path} cannot be read; remove it, and its runs are run again: {reason}"
-        ) from None
+        raise PipelineError(f"cannot read {path}; remove it to repeat its runs: {reason}") from None
 
 
 def read_record(path: Path) -> Record | None:
-    """None for what is no record, after a crash of the machine: that run runs again."""
+    """Read a record; None if it is damaged, after a crash of the machine: that run is repeated."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         pa.Table.from_pylist([record], schema=RECORD)
@@ -136,7 +134,7 @@ def read_record(path: Path) -> Record | None:
 
 
 def write_table(table: pa.Table, path: Path) -> None:
-    """All of it or nothing, and on the disk when this returns."""
+    """Write the table atomically; it is on disk when this returns."""
     with replaced(path) as draft:
         pq.write_table(table, draft, compression="zstd")
 

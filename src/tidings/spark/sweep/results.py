@@ -1,4 +1,4 @@
-"""The tables of a sweep: a row per run, the statistics of each point, and what failed with how to replay it."""
+"""The tables of a sweep: a row per run, the statistics of each point, and failures with commands to replay them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidings.spark.sweep.run import Record
 from tidings.spark.sweep.toml_text import toml_text
 
 MAX_SCENARIO_FILES = 1_000
-"""Failed runs beyond these have no file to replay them; they are in the table all the same."""
+"""Further failed runs have no file to replay them, but are in the table."""
 CONFIDENCE = 0.95
 OWN_COLUMNS = ("id", "point", "seed", "wall_s", "error")
 FAILURES = pa.schema(
@@ -43,7 +43,7 @@ class SweepResults:
     failures: pa.Table
 
     def statistics(self, points: int) -> list[dict[str, Any]]:
-        """Those of the first points, without the values of the grid."""
+        """Return the statistics of the first points, without the values of the grid."""
         columns = self.metrics.select(["point", "metric", "n", "mean", "std", "low", "high"])
         return list(columns.filter(pc.less(columns["point"], points)).to_pylist())
 
@@ -65,7 +65,7 @@ def write_results(
 
 
 def parameter_columns(grid: Grid) -> pa.Table:
-    """A row per point: its number and its values, those that are no plain values as JSON."""
+    """Return a row per point: its number and its values; values that are not plain are JSON."""
     names = grid.parameters
     points = [[value for _path, value in grid.values(point)] for point in range(grid.points)]
     columns = [_parameter([values[index] for values in points]) for index in range(len(names))]
@@ -108,7 +108,7 @@ def _runs(
 
 
 def message_of(record: Record) -> str | None:
-    """What is wrong with a run; None for one that is as it should be."""
+    """Return what is wrong with a run, or None."""
     return record["error"] or "; ".join(record["violations"] or ()) or None
 
 
@@ -133,7 +133,7 @@ def _batch(batch: list[Record], points: list[int], seeds: list[int], parameters:
 
 
 def flat(summary: dict[str, Any]) -> dict[str, Any]:
-    """`latency_ms.p50` is called `latency_ms_p50`; lists are kept as JSON."""
+    """Flatten a summary: `latency_ms.p50` becomes `latency_ms_p50`; lists become JSON."""
     return dict(item for item in _flat(summary, "") if item[0] not in OWN_COLUMNS)
 
 
@@ -146,7 +146,7 @@ def _flat(table: dict[str, Any], above: str) -> Iterator[tuple[str, Any]]:
 
 
 def _typed(runs: pa.Table) -> pa.Table:
-    """A column in which no run has a value is one of numbers; what the own columns end with stays at the end."""
+    """Make columns without values numeric, and move our last columns to the end."""
     fields = [
         pa.field(item.name, pa.float64()) if pa.types.is_null(item.type) else item for item in runs.schema
     ]
@@ -156,10 +156,10 @@ def _typed(runs: pa.Table) -> pa.Table:
 
 
 def statistics(runs: pa.Table, parameters: Sequence[str]) -> pa.Table:
-    """For each point and each number of the runs: how many have it, mean, deviation, and where the mean lies.
+    """Return, for each point and metric, the number of runs that have it, mean, deviation, and interval of the mean.
 
-    `low` and `high` enclose the mean of all runs that there could be with 95 % confidence, by Student's t; one run
-    alone says nothing about that, nor about the deviation.
+    `low` and `high` enclose the mean of all possible runs with 95 % confidence, by Student's t. A single run has
+    neither an interval nor a deviation.
     """
     apart = {*parameters, "point", "seed"}
     point = runs["point"].to_numpy()
@@ -197,7 +197,7 @@ def _statistics_of(name: str, point: np.ndarray[Any, Any], column: pa.ChunkedArr
 
 
 def with_parameters(table: pa.Table, parameters: pa.Table) -> pa.Table:
-    """The table with the values of its points before its other columns."""
+    """Insert the values of each row's point before the table's other columns."""
     values = parameters.drop_columns(["point"]).take(table["point"])
     others = table.drop_columns(["point"])
     return pa.table(

@@ -1,9 +1,9 @@
-"""One run of a sweep, in a worker: simulate, check, keep the trace, note down that it is done.
+"""One run of a sweep, in a worker: simulate, check, keep the trace, record that it is done.
 
-What a run came to is a record of one shape, whether it worked or not: `summary` is its summary.json, `violations`
-says what the checkers found, and `error` why there is no summary. The record goes back to the driver, and before that
-into a file of its own, so that it is not lost if the driver is. On a cluster that takes a directory that all
-machines share; without one only the driver keeps records, as they come.
+The result of a run is a record of one shape, whether it succeeded or not: `summary` is its summary.json, `violations`
+lists what the checkers found, and `error` says why there is no summary. The record goes back to the driver, and before
+that into a file of its own, so that it survives the driver. On a cluster that needs a directory that all machines
+share; without one only the driver keeps records, as they arrive.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DONE = "done"
 TRACES = "traces"
 ROOM = "tidings-run-"
 MARK = ".sweep"
-"""Holds a word of this sweep: a worker that reads it sees the driver's directory, not one of the same name."""
+"""A file with a token of this sweep: a worker that reads it sees the driver's directory, not one of the same name."""
 
 Record = dict[str, Any]
 
@@ -56,7 +56,7 @@ class RunItem:
 
 @dataclass(frozen=True, slots=True)
 class SweepJob:
-    """What all runs of a sweep have in common."""
+    """What all runs of a sweep share."""
 
     document: Mapping[str, Any]
     out: str
@@ -67,11 +67,13 @@ class SweepJob:
 
 
 def run_item(job: SweepJob, item: RunItem) -> Iterable[Record]:
-    """The record of the run, whatever becomes of it; the others go on."""
+    """Return the record of the run, even if it failed, so that the others continue."""
     out = Path(job.out)
     shared = sees_driver(out, job.mark)
     if job.keep_traces and not shared:
-        error = f"{out} on this machine is not the sweep's directory: traces need one that all machines share"
+        error = (
+            f"{out} on this worker is not the sweep's directory: to keep traces, all machines must share it"
+        )
         return [failed(item.id, error, 0.0)]
     record = run_apart(job, item)
     if shared:
@@ -89,7 +91,7 @@ def run_apart(job: SweepJob, item: RunItem) -> Record:
 
 
 def _room_at(job: SweepJob) -> str | None:
-    """Traces that stay are written where they only need another name in the end."""
+    """Return where to simulate: traces to keep are written next to their final place, so that a rename suffices."""
     if not job.keep_traces:
         return None
     traces = Path(job.out) / TRACES
@@ -98,7 +100,7 @@ def _room_at(job: SweepJob) -> str | None:
 
 
 def simulate(job: SweepJob, item: RunItem, room: Path) -> Record:
-    """In a process of its own."""
+    """Run in a process of its own."""
     began_at = perf_counter()
     try:
         return _simulate(job, item, room / "trace")
@@ -126,19 +128,19 @@ def _simulate(job: SweepJob, item: RunItem, trace: Path) -> Record:
 
 
 def failed(run_id: str, error: str, wall_s: float) -> Record:
-    told = " ".join(error.split()) or "no reason given"
+    reason = " ".join(error.split()) or "no reason given"
     return {
         "id": run_id,
         "checked": False,
         "summary": None,
         "violations": [],
-        "error": told,
+        "error": reason,
         "wall_s": round(wall_s, 3),
     }
 
 
 def settle(trace: Path, target: Path) -> None:
-    """The trace at its place, instead of an earlier one."""
+    """Move the trace to its place, replacing an earlier one."""
     shutil.rmtree(target, ignore_errors=True)
     trace.rename(target)
 
@@ -151,6 +153,6 @@ def sees_driver(out: Path, mark: str) -> bool:
 
 
 def keep(path: Path, record: Record) -> None:
-    """All of it or nothing. Where there is no room the driver still gets the record."""
+    """Write the record atomically. If the disk is full, the driver still gets the record."""
     with suppress(OSError), replaced(path) as draft:
         draft.write_text(json.dumps(record), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Writes a scenario's document as TOML, for `tidings sim` to replay: what `tomllib` reads back is the same."""
+"""Writes a scenario's document as TOML for `tidings sim` to replay; `tomllib` reads back the same document."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def toml_text(document: Mapping[str, Any]) -> str:
-    """Tables and arrays of tables of the top level under headers, all that is in them in line."""
+    """Return the TOML: top-level tables and arrays of tables under headers, everything in them inline."""
     plain = [
         f"{key_text(key)} = {value_text(value)}" for key, value in document.items() if not _headed(value)
     ]
@@ -57,5 +57,5 @@ def value_text(value: Any) -> str:
 
 
 def string_text(text: str) -> str:
-    """JSON's escapes are TOML's, but for one character that only TOML wants escaped."""
+    """Quote a string: JSON's escapes are TOML's, except one character that only TOML escapes."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,4 +1,4 @@
-"""What the epidemic paper says of its algorithms (sections 2.2, 4.2 and 5), and whether our runs show it."""
+"""What the epidemic paper claims about its algorithms (sections 2.2, 4.2 and 5), checked against our runs."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from tidings.studies.study import PaperClaim
 
 PULLS = ("subscriber pull", "publisher pull", "combined pull")
 LOW_COST = 2.0
-"""'Limited overhead': at most so many times the messages of the tree alone."""
+"""'Limited overhead': at most this many times the messages of the tree alone."""
 SAME = 0.25
-"""'Not' or 'the same': by less than this, relative to what it was."""
+"""'Not' or 'the same': a relative difference of less than this."""
 CLOSE = 0.05
-"""The same of shares."""
+"""The same for shares, in absolute terms."""
 
 
 def claims(results: StudyRows, base: Base) -> list[PaperClaim]:
@@ -44,7 +44,7 @@ def claims(results: StudyRows, base: Base) -> list[PaperClaim]:
 
 
 class Runs:
-    """The runs of the study, by what they change of the base."""
+    """The runs of the study, selected by what they change of the base."""
 
     def __init__(self, results: StudyRows, base: Base) -> None:
         self.results, self.base = results, base
@@ -62,7 +62,7 @@ class Runs:
         return self.by_seed(column, left, **changes), self.by_seed(column, right, **changes)
 
     def losses(self) -> list[float]:
-        """Of the sweep, without none at all."""
+        """Return the loss rates of the sweep, except 0."""
         found = self.results.distinct("loss", **where(self.base, "loss", algorithm="none"))
         return [loss for loss in found if loss > 0]
 
@@ -79,12 +79,12 @@ def delivery_rises(runs: Runs) -> PaperClaim:
     gains = [
         pooled([runs.pair("delivered", name, "none", loss=x) for x in runs.losses()]) for name in RECOVERING
     ]
-    told = ", ".join(runs.percent("delivered", name) for name in ("none", *RECOVERING))
+    details = ", ".join(runs.percent("delivered", name) for name in ("none", *RECOVERING))
     return claimed(
         "section 5",
-        "every algorithm improves delivery remarkably",
+        "every algorithm improves delivery markedly",
         "a remarkable improvement",
-        f"at {runs.loss_percent}: {told}",
+        f"at {runs.loss_percent}: {details}",
         both(*(above(gain) for gain in gains)),
     )
 
@@ -92,15 +92,15 @@ def delivery_rises(runs: Runs) -> PaperClaim:
 def overhead_is_limited(runs: Runs) -> PaperClaim:
     quiet = runs.by_seed("overhead", "none", loss=0.0)
     costs = {name: ratio(runs.by_seed("overhead", name), quiet) for name in RECOVERING}
-    told = ", ".join(f"{name} {cost.text()}" for name, cost in costs.items())
+    details = ", ".join(f"{name} {cost.text()}" for name, cost in costs.items())
     return claimed(
         "section 5",
-        "the algorithms pay only a limited overhead",
-        f"'limited', taken as at most {LOW_COST:.0f} times the messages of the tree alone",
-        f"at {runs.loss_percent}, times the messages of a tree without loss: {told}",
+        "the algorithms have only a limited overhead",
+        f"'limited', read as at most {LOW_COST:.0f} times the messages of the tree alone",
+        f"at {runs.loss_percent}, relative to the messages of a tree without loss: {details}",
         both(*(below(cost, LOW_COST) for cost in costs.values())),
-        why="messages are counted, not bytes, until long after the last event: push gossips all that time; subscriber"
-        " pull asks again and again for what no other subscriber has",
+        why="we count messages, not bytes, until long after the last event: push gossips all that time, and subscriber"
+        " pull keeps asking for events that no other subscriber has",
     )
 
 
@@ -110,12 +110,12 @@ def pull_is_reactive(runs: Runs) -> PaperClaim:
     housekeeping = runs.mean("housekeeping_per_broker_s", "publisher pull", loss=0.0).mean
     return claimed(
         "section 2.2",
-        "without losses pull is silent, push goes on and wastes bandwidth",
+        "without losses pull is silent, while push keeps gossiping and wastes bandwidth",
         "pull triggers only when an event is lost",
         f"messages per broker and second without loss: pulls {max(sent.values()):.1f}, push {push.text()}",
         both(sure(not any(sent.values())), above(push)),
-        note=f"ours also tells neighbours how far each pattern has counted ({housekeeping:.1f} per broker and second"
-        " while events come), or a loss at the tail would not be noticed",
+        note=f"our brokers also send neighbours each pattern's last sequence number ({housekeeping:.1f} messages per"
+        " broker and second during publication); otherwise the loss of a last event would go unnoticed",
     )
 
 
@@ -123,12 +123,12 @@ def reactive_is_cheaper_in_bursts(runs: Runs) -> PaperClaim:
     burst = {"bursts": True, "loss": 0.0}
     pairs = [runs.pair("gossip_per_broker_s", "push", name, **burst) for name in PULLS]
     means = {name: runs.mean("gossip_per_broker_s", name, **burst) for name in ("push", *PULLS)}
-    told = ", ".join(f"{name} {mean.mean:.1f}" for name, mean in means.items())
+    details = ", ".join(f"{name} {mean.mean:.1f}" for name, mean in means.items())
     return claimed(
         "section 5",
-        "where losses come in bursts, the reactive pulls cost less traffic than push",
+        "when losses come in bursts, the reactive pulls cause less traffic than push",
         "reactive approaches perform better",
-        f"a burst of loss in the middle, messages per broker and second: {told}",
+        f"messages per broker and second with a burst of losses half-way: {details}",
         both(*(above(difference(left, right)) for left, right in pairs)),
     )
 
@@ -138,15 +138,15 @@ def pull_converges_faster(runs: Runs) -> PaperClaim:
         name: pooled([runs.pair("recovery_ms", "push", name, loss=loss) for loss in runs.losses()])
         for name in PULLS
     }
-    told = ", ".join(f"{name} {runs.mean('recovery_ms', name).mean:.0f} ms" for name in ("push", *PULLS))
+    details = ", ".join(f"{name} {runs.mean('recovery_ms', name).mean:.0f} ms" for name in ("push", *PULLS))
     return claimed(
         "section 2.2",
-        "pull recovers events sooner than push if most brokers have them",
+        "pull recovers events faster than push if most brokers have them",
         "pull converges faster",
-        f"mean latency of recovered events at {runs.loss_percent}: {told}",
+        f"mean latency of recovered events at {runs.loss_percent}: {details}",
         both(*(above(gain) for gain in pairs.values())),
-        why="only what was recovered is averaged, over all rates of loss; at high rates most brokers on a path lack"
-        " the event too",
+        why="the mean covers recovered events only, over all loss rates; at high rates most brokers on a path also"
+        " lack the event",
     )
 
 
@@ -157,7 +157,7 @@ def few_subscribers_hurt_pull(runs: Runs) -> PaperClaim:
     pull = difference(recovered("subscriber pull", 6), recovered("subscriber pull", 1))
     push = difference(recovered("push", 6), recovered("push", 1))
     few, many = (runs.base["brokers"] * each / runs.base["patterns"] for each in (1, 6))
-    told = "; ".join(
+    details = "; ".join(
         f"{name} {100 * estimate(list(recovered(name, 1).values())).mean:.0f} %"
         f" and {100 * estimate(list(recovered(name, 6).values())).mean:.0f} %"
         for name in ("subscriber pull", "push")
@@ -166,9 +166,9 @@ def few_subscribers_hurt_pull(runs: Runs) -> PaperClaim:
         "section 5",
         "pull needs several subscribers of a pattern, push does not",
         "critical for pull, does not affect push significantly",
-        f"recovered with {few:.1f} and {many:.1f} subscribers per pattern: {told}",
+        f"recovered with {few:.1f} and {many:.1f} subscribers per pattern: {details}",
         both(above(pull), inside(push, -CLOSE, CLOSE)),
-        note=f"of subscriber pull; 'not significantly' is taken as less than {100 * CLOSE:.0f} percentage points",
+        note=f"for subscriber pull; 'not significantly' is read as less than {100 * CLOSE:.0f} percentage points",
     )
 
 
@@ -176,15 +176,15 @@ def combined_overcomes_it(runs: Runs) -> PaperClaim:
     pairs = [
         runs.pair("recovered", "combined pull", "subscriber pull", patterns_per_broker=n) for n in (1, 2)
     ]
-    told = ", ".join(
+    details = ", ".join(
         f"{name} {100 * runs.mean('recovered', name, patterns_per_broker=1).mean:.0f} %"
         for name in ("subscriber pull", "combined pull")
     )
     return claimed(
         "section 5",
-        "combined with publisher pull, subscriber pull recovers also where subscribers are few",
+        "combined with publisher pull, subscriber pull also recovers events that have few subscribers",
         "improves the chances to recover an event",
-        f"recovered with {runs.base['brokers'] / runs.base['patterns']:.1f} subscribers per pattern: {told}",
+        f"recovered with {runs.base['brokers'] / runs.base['patterns']:.1f} subscribers per pattern: {details}",
         above(pooled(pairs)),
     )
 
@@ -197,7 +197,8 @@ def patterns_slow_push(runs: Runs) -> PaperClaim:
         "section 5",
         "the more patterns, the longer push takes to recover an event",
         "the more the patterns, the bigger the latency",
-        f"{MORE_PATTERNS} times the patterns, as many subscribers each: {slower.text(2)} times the latency",
+        f"{MORE_PATTERNS} times the patterns, with the same number of subscribers each: {slower.text(2)} times the"
+        " latency",
         above(slower, 1.0),
     )
 
@@ -208,12 +209,12 @@ def idle_patterns_do_not(runs: Runs) -> PaperClaim:
     slower = ratio(idle, usual)
     return claimed(
         "section 5",
-        "it is not the sheer number of patterns that slows push, but of those that events match",
+        "what slows push is not the sheer number of patterns, but the number of patterns that events match",
         "not the sheer number of patterns in the system",
-        f"{MORE_PATTERNS} times the patterns, events for as many as before: {slower.text(2)} times the latency",
+        f"{MORE_PATTERNS} times the patterns, events matching as many as before: {slower.text(2)} times the latency",
         inside(slower, 1 - SAME, 1 + SAME),
-        why="a broker forwards digests of all patterns that any event matches, of which an event here matches one",
-        note=f"'not' is taken as less than {100 * SAME:.0f} %; we choose among the patterns with cached events",
+        why="a broker forwards digests of all patterns that any event matches, and here an event matches one",
+        note=f"'not' is read as less than {100 * SAME:.0f} %; our brokers choose among patterns with cached events",
     )
 
 
@@ -223,16 +224,16 @@ def larger_buffers_help(runs: Runs) -> PaperClaim:
         difference(runs.by_seed("delivered", name), runs.by_seed("delivered", name, **small))
         for name in RECOVERING
     ]
-    told = ", ".join(
+    details = ", ".join(
         f"{name} {100 * runs.mean('delivered', name, **small).mean:.0f} to"
         f" {100 * runs.mean('delivered', name).mean:.0f} %"
         for name in RECOVERING
     )
     return claimed(
         "section 5",
-        "a larger buffer raises delivery",
+        "a larger buffer improves delivery",
         "events persist longer in the cache",
-        f"from {SMALL_BUFFER} to {runs.base['buffer_events']:,} events: {told}",
+        f"from {SMALL_BUFFER} to {runs.base['buffer_events']:,} events: {details}",
         both(*(above(gain) for gain in gains)),
     )
 
@@ -250,7 +251,7 @@ def buffers_for_rounds(runs: Runs) -> PaperClaim:
         runs.by_seed("gossip_per_broker_s", "push", **quick_small),
     )
     even = difference(of(**slow_large), of(**quick_small))
-    told = ", ".join(
+    details = ", ".join(
         f"{label} {100 * estimate(list(of(**changes).values())).mean:.0f} %"
         for label, changes in (
             (f"{runs.base['interval_ms']:.0f} ms and {SMALL_BUFFER} events", quick_small),
@@ -260,16 +261,17 @@ def buffers_for_rounds(runs: Runs) -> PaperClaim:
     )
     return claimed(
         "section 5",
-        "a larger buffer makes up for less frequent gossip: storage for communication",
+        "a larger buffer makes up for less frequent gossip: storage replaces communication",
         "enables less frequent gossiping",
-        f"push delivers with rounds of {told}; gossip {gossip.text(2)} of the first",
+        f"push delivers, by interval and buffer: {details}; gossip of the last {gossip.text(2)} times that of"
+        " the first",
         both(
             above(difference(of(**slow_large), of(**slow_small))),
             above(difference(of(**quick_small), of(**slow_small))),
             above(even, -CLOSE),
             below(gossip, 1.0),
         ),
-        why="the buffer does not make up for all of it before the run ends",
+        why="the buffer does not make up for everything before the run ends",
     )
 
 
@@ -278,15 +280,15 @@ def cache_policies_help(runs: Runs) -> PaperClaim:
         return runs.by_seed("delivered", "combined pull", buffer_events=SMALL_BUFFER, cache_policy=policy)
 
     gains = {policy: difference(of(policy), of("fifo")) for policy in ("foreign-first", "random")}
-    told = ", ".join(
+    details = ", ".join(
         f"{policy} {100 * estimate(list(of(policy).values())).mean:.1f} %"
         for policy in ("fifo", "foreign-first", "random")
     )
     return claimed(
         "section 5",
-        "a cache that drops first what is foreign, or at random, raises delivery",
+        "a cache that evicts foreign events first, or at random, improves delivery",
         "the situation can be improved by refined policies",
-        f"combined pull with {SMALL_BUFFER} events: {told}",
+        f"combined pull with {SMALL_BUFFER} events: {details}",
         both(*(above(gain) for gain in gains.values())),
     )
 
@@ -303,10 +305,10 @@ def adapting_saves(runs: Runs) -> PaperClaim:
     )
     return claimed(
         "section 5",
-        "an interval that adapts removes push's waste when nothing is lost, and still recovers",
+        "an adaptive interval removes push's waste when nothing is lost, and still recovers events",
         "removes this potential source of inefficiency",
-        f"at rest {resting.text(2)} of the gossip of {runs.base['interval_ms']:.0f} ms rounds; delivers"
-        f" {100 * gain.mean:+.1f} percentage points against rounds of {SLOW_MS:.0f} ms",
+        f"when idle, {resting.text(2)} of the gossip of {runs.base['interval_ms']:.0f} ms rounds; delivery"
+        f" {100 * gain.mean:+.1f} percentage points compared with {SLOW_MS:.0f} ms rounds",
         both(below(resting, 0.5), above(gain)),
     )
 
@@ -319,17 +321,17 @@ def load_stays(runs: Runs) -> PaperClaim:
     growth = ratio(most, least)
     return claimed(
         "section 2.2",
-        "the load that gossip puts on a broker stays the same as the network grows",
+        "the gossip load of a broker stays the same as the network grows",
         "constant",
         f"push, {sizes[0]} to {sizes[-1]} brokers: {growth.text(2)} times the messages per broker",
         below(growth, 1 + SAME),
         why="digests go along the tree, whose paths get longer",
-        note=f"'the same' is taken as less than {100 * SAME:.0f} % more",
+        note=f"'the same' is read as less than {100 * SAME:.0f} % more",
     )
 
 
 def scaled(runs: Runs, brokers: int) -> dict[int, float]:
-    """Of the run in which as many brokers have as much to do as those of the base."""
+    """Return the gossip of push in a network of this size with the base's load per broker."""
     free = ("brokers", "patterns", "used_patterns", "publishers")
     patterns = runs.base["patterns"] * brokers // runs.base["brokers"]
     chosen = where(
@@ -340,15 +342,15 @@ def scaled(runs: Runs, brokers: int) -> dict[int, float]:
 
 def load_is_even(runs: Runs) -> PaperClaim:
     peaks = {name: runs.mean("peak_load", name) for name in RECOVERING}
-    told = ", ".join(f"{name} {peak.text()}" for name, peak in peaks.items())
+    details = ", ".join(f"{name} {peak.text()}" for name, peak in peaks.items())
     return claimed(
         "section 2.2",
-        "gossip puts an equal load on all brokers",
+        "gossip loads all brokers equally",
         "equally distributed",
-        f"what the busiest broker sends, over the mean: {told}",
+        f"messages of the busiest broker relative to the mean: {details}",
         both(*(below(peak, 2.0) for peak in peaks.values())),
-        why="said of gossip among equals; along a tree the inner brokers pass on what the others gossip",
-        note="'equal' is taken as less than twice the mean",
+        why="the paper refers to gossip among equals; along a tree the inner brokers forward what the others gossip",
+        note="'equally' is read as less than twice the mean",
     )
 
 
@@ -362,9 +364,9 @@ def publisher_is_spared(runs: Runs) -> PaperClaim:
         f"publishers' brokers ({100 * homes:.0f} % of all) give"
         f" {Estimate(100 * share.mean, 100 * share.low, 100 * share.high).text(0)} % of the answers",
         below(share, 0.5),
-        why="what the first link loses only the publisher's broker has; and requests go straight there while no route"
-        " is known, and one in five always, since a known route may be broken",
-        note="'not overloaded' is taken as less than half of the answers",
+        why="only the publisher's broker has an event that the first link lost; requests also go straight there while"
+        " no route is known, and one in five always does, since a known route may be broken",
+        note="'not overloaded' is read as less than half of the answers",
     )
 
 

@@ -1,4 +1,4 @@
-"""Drawings of the study of epidemic recovery."""
+"""The plots of the study of epidemic recovery."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidings.studies.estimates import StudyRows
 from tidings.studies.study import Panel, Place
 
 SECTION = "section 5"
-SHARE = "delivered, share of what is expected"
+SHARE = "delivered, share of the expected deliveries"
 GOSSIP = "gossip messages per broker and second"
 
 
@@ -51,7 +51,7 @@ def over_loss(results: StudyRows, base: Base) -> list[Panel]:
         ),
         Panel(
             "latency_loss",
-            "How late recovered events are",
+            "Latency of recovered events",
             x_label,
             "mean latency of recovered events, ms",
             lines("recovery_ms"),
@@ -109,7 +109,7 @@ def over_subscribers(results: StudyRows, base: Base) -> Panel:
         "recovered_subscribers",
         "Recovery over the number of subscribers of a pattern",
         "subscribers per pattern",
-        "recovered, share of what the tree lost",
+        "recovered, share of the deliveries that the tree lost",
         series,
         log_x=True,
         figure=SECTION,
@@ -130,7 +130,7 @@ def over_brokers(results: StudyRows, base: Base) -> Panel:
             series[name].append((brokers, found.mean, found.half))
     return Panel(
         "gossip_brokers",
-        "Gossip over the number of brokers, each with as much to do",
+        "Gossip over the number of brokers, at the same load per broker",
         "brokers",
         GOSSIP,
         series,

@@ -1,4 +1,4 @@
-"""Which runs the study of epidemic recovery consists of: a base, and sweeps that change a parameter or two of it."""
+"""The runs of the study of epidemic recovery: a base, and sweeps that change one or two of its parameters."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FULL: Base = {
 }
 QUICK_SEEDS, FULL_SEEDS = 4, 12
 MORE_SEEDS = 2
-"""Times as many, for comparisons that are close."""
+"""This many times the seeds, for comparisons that are close."""
 SLOW_MS = 240.0
 """An interval that is too long for small buffers."""
 SMALL_BUFFER = 10
@@ -70,7 +70,7 @@ def base_of(quick: bool) -> Base:
 
 
 def where(base: Base, *free: str, **changes: Any) -> dict[str, Any]:
-    """The columns of the runs that differ from the base in `changes` alone; `free` columns may be anything."""
+    """Select the runs that differ from the base only in `changes`; `free` columns may have any value."""
     named = {name: base[name] for name in PARAMETERS.names if name in base and name not in free}
     return {**named, **changes}
 
@@ -87,7 +87,7 @@ def points(quick: bool) -> list[Point]:
 
 
 def sweeps(quick: bool) -> Iterator[dict[str, Any]]:
-    """What each run changes of the base; several sweeps pass through the base itself."""
+    """Yield what each run changes of the base; several sweeps pass through the base itself."""
     base = base_of(quick)
     for loss in (0.0, 0.1, 0.2) if quick else (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3):
         yield from ({"algorithm": name, "loss": loss} for name in ALGORITHMS)
@@ -104,7 +104,8 @@ def sweeps(quick: bool) -> Iterator[dict[str, Any]]:
 
 
 def close_calls(base: Base) -> Iterator[dict[str, Any]]:
-    """What differs little, so that it takes more runs to see: patterns, cache policies, an interval that adapts."""
+    """Yield changes with a small effect, which takes more runs to see: patterns, cache policies, an adaptive
+    interval."""
     yield {"algorithm": "push"}
     for used in (MORE_PATTERNS * base["patterns"], base["patterns"]):
         yield more_patterns(base, used)
@@ -115,7 +116,7 @@ def close_calls(base: Base) -> Iterator[dict[str, Any]]:
 
 
 def more_patterns(base: Base, used: int) -> dict[str, Any]:
-    """With as many subscribers each as in the base; events are for so many of them."""
+    """Return changes for more patterns, each with as many subscribers as in the base; events match `used` of them."""
     return {
         "algorithm": "push",
         "patterns": MORE_PATTERNS * base["patterns"],
@@ -125,7 +126,7 @@ def more_patterns(base: Base, used: int) -> dict[str, Any]:
 
 
 def broker_sweep(base: Base, sizes: tuple[int, ...]) -> Iterator[dict[str, Any]]:
-    """Each broker has as much to do in all of them."""
+    """Yield networks of several sizes, with the same load per broker."""
     for brokers in sizes:
         patterns = base["patterns"] * brokers // base["brokers"]
         publishers = max(1, round(base["publishers"] * brokers / base["brokers"]))

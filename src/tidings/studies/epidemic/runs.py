@@ -1,8 +1,7 @@
-"""The epidemic paper's experiment: many patterns on a random tree whose links lose messages, run by the simulator.
+"""The epidemic paper's experiment, simulated: many patterns on a random tree whose links lose messages.
 
-The defaults are those of the paper's evaluation as far as it gives them: 100 brokers of
-degree 4 at most, 70 patterns, 2 to a broker, a buffer of 1,500 events, a round every 30 ms, 50 events/s of each of 5
-publishers.
+The defaults are those of the paper's evaluation as far as it gives them: 100 brokers of degree 4 at most, 70 patterns,
+2 per broker, a buffer of 1,500 events, a round every 30 ms, 5 publishers with 50 events/s each.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "publisher pull": {"algorithm": "publisher-pull"},
     "combined pull": {"algorithm": "combined", "routing": "tree"},
 }
-"""The paper's own, as [recovery] has them: digests go along the tree."""
+"""The paper's algorithms as keys of [recovery]: digests go along the tree."""
 
 
 def epidemic_scenario(
@@ -55,9 +54,10 @@ def epidemic_scenario(
     settle_s: float = SETTLE_S,
     faults: tuple[Fault, ...] = (),
 ) -> Scenario:
-    """`keys` are those of [recovery]; events are published for the first `used_patterns`, or for all.
+    """Return the scenario. `keys` are those of [recovery]; events are published for the first `used_patterns`, or for
+    all.
 
-    Before `start_s` everybody subscribes, which takes a while where much is lost.
+    Everybody subscribes before `start_s`, which takes a while where much is lost.
     """
     random = Random(seed)
     names = [f"b{number}" for number in range(brokers)]

@@ -1,7 +1,7 @@
-"""The epidemic paper's algorithms, compared: what they deliver, what that costs and how late it is.
+"""Compares the epidemic paper's algorithms: what they deliver, at what cost and with what latency.
 
-The paper's text has no figures of its own ('the reader is redirected' to a report): its claims are those of sections
-2.2, 4.2 and 5. One point is one run of one algorithm.
+The paper has no figures of its own ('the reader is redirected' to a report): its claims are those of sections 2.2, 4.2
+and 5. One point is one run of one algorithm.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tidings.studies.study import Panel, PaperClaim, Point, Row, Study
 
 ROUNDS = (Offer, Ask, Solicit)
 HOUSEKEEPING = (HighWater, HighWaterTaken)
-"""Of ours: they tell of an event that was lost when no other follows."""
+"""Messages of ours that reveal the loss of an event when no other follows it."""
 BURST_LOSS, BURST_SHARE = 0.3, 0.2
-"""In a burst so much is lost, for this share of the time."""
+"""The loss rate in a burst, and the burst's share of the time."""
 MEASURED = pa.schema(
     [
         ("expected", pa.int64()),
@@ -62,7 +62,7 @@ class Epidemic(Study):
         return claims(StudyRows(table), base_of(quick))
 
     def cost(self, point: Point) -> float:
-        """By rounds of gossip; a round of push has the most messages."""
+        """Estimate by rounds of gossip; a round of push has the most messages."""
         rounds = 1e3 * (point["start_s"] / 4 + point["publish_s"] + point["settle_s"]) / point["interval_ms"]
         weight = {"none": 0.0, "push": 2.4, "subscriber pull": 1.8}.get(point["algorithm"], 1.0)
         return float(0.17 + weight * rounds * point["brokers"] / 15_000)
@@ -98,12 +98,13 @@ def measured(point: Point) -> Row:
 
 
 def gossip(counts: BrokerTraffic) -> int:
-    """Digests, requests, and the events that they brought."""
+    """Count digests, requests, and the events that they brought."""
     return counts.messages_of(ROUNDS) + counts.brought
 
 
 def load(played: Played) -> tuple[float | None, float | None]:
-    """Which share of the answers the publishers' brokers gave; how much the busiest sent, over the mean broker."""
+    """Return the share of answers that publishers' brokers gave, and what the busiest broker sent relative to the
+    mean."""
     simulation = played.simulation
     homes = frozenset(publisher.at for publisher in simulation.plan.publishers)
     answers: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""The cases that claims of the ordering study compare, and what is to be said of how they differ from the paper's."""
+"""The cases that claims of the ordering study compare, and notes on how they differ from the paper's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PEAK_RATE = 5000
 PAPER_PEAK = 4000
 TOP_RATE = 10_000
 PAPER_COUNT = 200
-"""Topics per client at the right end of figure 7; with more both curves are at their maximum."""
+"""Topics per client at the right end of figure 7; beyond it both curves are at their maximum."""
 TOLERANCE = 0.1
 """'About as much' is within a tenth."""
 NEGLIGIBLE_PERCENT = 5.0
@@ -23,23 +23,23 @@ PROTOTYPE = {**REPEATED, "speed": "prototype"}
 TEN: dict[str, Any] = {"topics_per_client": 10}
 USUAL = {**TEN, "rate_per_s": PEAK_RATE}
 
-VIRTUAL = "our servers in virtual time, each message at the cost measured with live processes"
+VIRTUAL = "our servers in virtual time, with the cost per message measured with live processes"
 FITTED = (
-    "no independent test: 1 ms per message was chosen, among four values tried, to give the paper's peak, and that "
-    "clients ask one by one and draw topics with repetition was assumed because it fits; peak and latency of the "
-    "geographic pattern follow from that almost by arithmetic (1,000 clients / 4,400 per second)"
+    "not an independent test: of four values, 1 ms per message was chosen because it gives the paper's peak, and we "
+    "assumed that clients wait for each answer and draw topics with repetition because that fits; peak and latency of "
+    "the geographic pattern follow almost by arithmetic (1,000 clients / 4,400 per second)"
 )
 READING = (
-    "the law (Pareto) and the way to draw (different topics) are those of six readings that come nearest to the "
-    "paper's two numbers (benchmarks/README.md)"
+    "of six readings, this law (Pareto) and this way to draw (different topics) come closest to the paper's two "
+    "numbers (benchmarks/README.md)"
 )
 STRAY = (
-    "two clients that share a topic of one site and one of another put the two into one group, and with different "
-    "topics per client that happens to popular ones; a client's topics drawn with repetition are fewer and nearer"
+    "two clients that share a topic of one site and one of another put both into one group; with different topics per "
+    "client that happens to popular topics, while topics drawn with repetition are fewer and closer"
 )
 RELAYED = (
-    "a request climbs through every server between, for with the paper's shortcuts events can wait for each other for "
-    "ever; so servers in the middle forward what others began"
+    "a request climbs through every server in between, because with the paper's shortcuts events can wait for each "
+    "other forever; so servers in the middle forward what others began"
 )
 
 

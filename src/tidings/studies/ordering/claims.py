@@ -1,4 +1,4 @@
-"""What the ordering paper says of its figures 7 to 14, and whether the results bear it out: sizes here."""
+"""What the ordering paper claims in figures 7 to 14, checked against our runs; the sizes are here."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ def claims_of(table: pa.Table) -> list[PaperClaim]:
 
 
 def sizes(results: StudyRows) -> Iterator[PaperClaim]:
-    said = partial(claimed, "fig 7")
+    claim = partial(claimed, "fig 7")
     at = partial(results.mean, "size_mean", part="sizes")
     for shape in SHAPES:
         found, paper = at(shape=shape, topics_per_client=10), PAPER_SIZE[shape]
         over_events = results.mean("size_over_events", part="sizes", shape=shape, topics_per_client=10).mean
-        yield said(
-            f"{PATTERNS[shape]}: the mean size at 10 topics per client, of the order of that number",
+        yield claim(
+            f"{PATTERNS[shape]}: the mean size at 10 topics per client is of the order of that number",
             f"{paper:.0f} entries",
             f"{found.text()}",
             within(found, paper * (1 - TOLERANCE), paper * (1 + TOLERANCE)),
-            note=f"{READING}; every topic counts once; where events follow the same popularity, their mean is "
+            note=f"{READING}; every topic counts once; weighted by events of the same popularity the mean is "
             f"{over_events:.0f}",
         )
     ones = [at(shape=shape, topics_per_client=1).mean for shape in SHAPES]
-    yield said(
+    yield claim(
         "no entries at one topic per client",
         "0",
         f"{max(ones):g}",
         sure(max(ones) == 0),
-        note="own entry not counted",
+        note="the topic's own entry is not counted",
     )
     yield smaller_when_skewed(results)
     yield flattening(results)
@@ -72,15 +72,15 @@ def smaller_when_skewed(results: StudyRows) -> PaperClaim:
     least = min(counts, key=lambda count: less[count].mean)
     return claimed(
         "fig 7",
-        "the more skewed popularity makes smaller timestamps",
+        "a more skewed popularity gives smaller timestamps",
         "0.901 below 0.349",
-        f"smaller by {less[least].mean:.2g} entries or more, at {counts[0]} to {counts[-1]} topics per client",
+        f"smaller by at least {less[least].mean:.2g} entries, at {counts[0]} to {counts[-1]} topics per client",
         both(*(above(found) for found in less.values())),
     )
 
 
 def flattening(results: StudyRows) -> PaperClaim:
-    verdicts, told = [], []
+    verdicts, details = [], []
     counts = results.distinct("topics_per_client", part="sizes")[-4:]
     for shape in SHAPES:
         means = [
@@ -92,11 +92,11 @@ def flattening(results: StudyRows) -> PaperClaim:
             for low, high, less, more in zip(means, means[1:], counts, counts[1:], strict=False)
         ]
         verdicts.append(sure(slopes == sorted(slopes, reverse=True) and means[-1] > (1 - TOLERANCE) * TOPICS))
-        told.append(f"{PATTERNS[shape]}: " + ", ".join(f"{mean:.0f}" for mean in means))
+        details.append(f"{PATTERNS[shape]}: " + ", ".join(f"{mean:.0f}" for mean in means))
     return claimed(
         "fig 7",
         "both curves flatten towards their maximum as clients have more topics",
         "asymptotic",
-        f"{'; '.join(told)} at {', '.join(map(str, counts))} topics per client",
+        f"{'; '.join(details)} at {', '.join(map(str, counts))} topics per client",
         both(*verdicts),
     )

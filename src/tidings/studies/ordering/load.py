@@ -1,7 +1,8 @@
-"""The load of the ordering paper (section 5.2): how popular topics are, who subscribes to what, and the groups of that.
+"""The load of the ordering paper (section 5.2): how popular topics are, who subscribes to what, and the resulting
+groups.
 
-The paper's 'power law of shape s' is read as the whole part of a Pareto variable of that shape, and a subscription of n
-topics as n different ones: that reading gives the paper's sizes of stamps (benchmarks/README.md compares readings).
+We read the paper's 'power law of shape s' as the integer part of a Pareto variable of that shape, and a subscription of
+n topics as n different ones: this reading gives the paper's sizes of stamps (benchmarks/README.md compares readings).
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ SPRAY, GEOGRAPHIC = SHAPES
 """'Spray-and-diffuse' and 'geographic topic popularity', as the paper calls them."""
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Topics = np.ndarray[Any, np.dtype[np.int64]]
-"""A row of topics for each client, in the order in which they were drawn."""
+"""A row of topics per client, in the order drawn."""
 Draws = list[list[int]]
 """The topics of each client, as drawn."""
 
 
 def pareto(shape: float, topics: int = TOPICS) -> Floats:
-    """The whole part of a Pareto variable of that shape, not above `topics`: P(rank > r) falls as r ** -shape."""
+    """Return the probabilities of the integer part of a Pareto variable, at most `topics`: P(rank > r) falls as r **
+    -shape."""
     ranks = np.arange(1.0, topics + 1)
     weights = ranks**-shape - (ranks + 1) ** -shape
     return np.asarray(weights / weights.sum())
@@ -36,7 +38,8 @@ def zipf(shape: float, topics: int = TOPICS) -> Floats:
 
 
 def draw_in_order(chances: Floats, clients: int, count: int, random: np.random.Generator) -> Topics:
-    """One after the other in proportion to what is left: who comes in first in a race of exponential times."""
+    """Draw different topics one by one, in proportion to what is left: the first arrivals of a race of exponential
+    times."""
     arrivals = random.exponential(size=(clients, len(chances))) / chances
     if count == len(chances):
         return np.asarray(arrivals.argsort(axis=1))
@@ -51,7 +54,7 @@ def draw_different(chances: Floats, clients: int, count: int, random: np.random.
 
 
 def draw_repeated(chances: Floats, clients: int, count: int, random: np.random.Generator) -> Draws:
-    """What is drawn again counts once: these clients have fewer topics."""
+    """Draw with repetition; duplicates count once, so these clients have fewer topics."""
     drawn = random.choice(len(chances), size=(clients, count), p=chances).tolist()
     return [list(dict.fromkeys(topics)) for topics in drawn]
 
@@ -60,7 +63,8 @@ DRAWS = {"different": draw_different, "repeated": draw_repeated}
 
 
 def entries_by_topic(drawn: Topics, topics: int, threshold: int = 2) -> Floats:
-    """How many other topics at least `threshold` clients have together with each: what `Groups` finds one by one."""
+    """Return for each topic how many others at least `threshold` clients have with it: what `Groups` finds one by
+    one."""
     member = np.zeros((len(drawn), topics), dtype=np.float32)
     np.put_along_axis(member, drawn, 1.0, axis=1)
     together = member.T @ member
@@ -71,7 +75,8 @@ def entries_by_topic(drawn: Topics, topics: int, threshold: int = 2) -> Floats:
 def popularity_at(
     site: int, shape: float, topics: int = TOPICS, shuffled: np.random.Generator | None = None
 ) -> Floats:
-    """The site's own topics come first, by identifier; the others follow, or are shuffled."""
+    """Return the popularity of topics at a site: its own topics first, by identifier, then the others, perhaps
+    shuffled."""
     own = topics // SITES
     by_rank = (np.arange(topics) + site * own) % topics
     if shuffled is not None:
@@ -84,7 +89,7 @@ def popularity_at(
 def clients_at_sites(
     chances: Sequence[Floats], clients: int, count: int, drawn: str, random: np.random.Generator
 ) -> list[tuple[int, list[int]]]:
-    """As many at each site, each with its site and its topics."""
+    """Return the clients, equally many per site, each with its site and topics."""
     draw = DRAWS[drawn]
     return [
         (site, topics)

@@ -1,4 +1,4 @@
-"""What is drawn of the ordering study: one panel for each of the paper's figures, and for each speed of servers."""
+"""The plots of the ordering study: one panel per figure of the paper and speed of the servers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPEEDS = {"tidings": "", "prototype": ", servers as slow as the paper's"}
 LATENCY = ("latency_mean_ms", "mean latency of a timestamp, ms")
 THROUGHPUT = ("throughput_per_s", "timestamps per second")
 RATE = ("rate_per_s", "timestamp requests per second")
-SUBSCRIPTIONS = ("subscriptions", "subscribed topics in all")
+SUBSCRIPTIONS = ("subscriptions", "subscribed topics in total")
 
 
 def panels_of(table: pa.Table) -> list[Panel]:

@@ -1,4 +1,4 @@
-"""One run of the five sites: who is there, what is asked for, and what is measured (paper ordering, section 5.4)."""
+"""One run of the five sites: its clients, their requests, and what is measured (paper ordering, section 5.4)."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Of the requests made after the warm-up, and what came in that time."""
+    """Measured over the requests after the warm-up, and the answers that arrived in that time."""
 
     latency_mean_ms: float
     latency_p99_ms: float
     throughput_per_s: float
     local_percent: float
-    """Stamps that one server made alone."""
+    """Share of stamps made by one server alone."""
     near_percent: float
-    """Requests to the publisher's own site."""
+    """Share of requests to the publisher's own site."""
     hops: float
     entries: float
     outgoing_percent: list[float]
-    """By server, the highest first: bytes of timestamps sent on to another, of the bytes of all that it handled."""
+    """By server, the highest first: timestamp bytes forwarded to another server, as a share of all that it sent."""
     climbing_percent: list[float]
-    """By server: of the requests that were made to it, those that needed others."""
+    """By server: the share of its requests that needed other servers."""
     busiest_percent: float
 
 
@@ -87,12 +87,12 @@ def measured(sites: SimulatedSites, setting: Setting) -> Measured:
     begin, end = round(setting.warm_up_s * NS_PER_S), round(setting.duration_s * NS_PER_S)
     timed = [request for request in sites.requests if begin <= request.asked_at < end]
     latency_ms = np.array([request.answered_at - request.asked_at for request in timed]) / NS_PER_MS
-    came = sum(begin <= request.answered_at < end for request in sites.requests)
+    answered = sum(begin <= request.answered_at < end for request in sites.requests)
     servers = sites.chain.servers
     return Measured(
         latency_mean_ms=float(latency_ms.mean()),
         latency_p99_ms=float(np.quantile(latency_ms, 0.99)),
-        throughput_per_s=came / (setting.duration_s - setting.warm_up_s),
+        throughput_per_s=answered / (setting.duration_s - setting.warm_up_s),
         local_percent=100 * fmean(is_local(request, sites.chain) for request in timed),
         near_percent=100 * fmean(request.near for request in timed),
         hops=sites.relays / len(sites.requests),
@@ -104,7 +104,7 @@ def measured(sites: SimulatedSites, setting: Setting) -> Measured:
 
 
 def is_local(request: StampRequest, chain: Chain) -> bool:
-    """Nothing in the stamp ranks above the server that was asked."""
+    """Say whether nothing in the stamp ranks above the server that was asked."""
     assert request.stamp is not None
     return min(request.stamp.index, default=request.rank) >= chain.ranks(request.server).start
 

@@ -1,4 +1,4 @@
-"""Claims of the ordering paper on bandwidth between sites and on the number of subscriptions: figures 11 to 14."""
+"""Claims of the ordering paper about bandwidth between sites and the number of subscriptions: figures 11 to 14."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def outgoing(results: StudyRows) -> Iterator[PaperClaim]:
     literal = {"shape": GEOGRAPHIC, **LITERAL, **USUAL}
     sent, began = by_server(results, "outgoing", **literal), by_server(results, "climbing", **literal)
     repeated = by_server(results, "outgoing", shape=GEOGRAPHIC, **REPEATED, **USUAL)
-    told = f"{shares(sent)} of the bytes; of the requests made to each {shares(began)}; "
-    told += f"topics drawn with repetition {shares(repeated)} of the bytes"
+    details = f"{shares(sent)} of the bytes and {shares(began)} of the requests to each; "
+    details += f"with topics drawn with repetition {shares(repeated)} of the bytes"
     yield claimed(
         "fig 11",
-        "geographic: only servers 4 and 5 send timestamps on; 3 hardly, 1 and 2 not at all",
+        "geographic: only servers 4 and 5 forward timestamps; 3 hardly any, 1 and 2 none",
         "0, 0, ~0, some, some",
-        told,
+        details,
         both(
             *(below(found, NEGLIGIBLE_PERCENT) for found in sent[:3]),
             *(above(found, NEGLIGIBLE_PERCENT) for found in sent[3:]),
@@ -56,9 +56,9 @@ def outgoing(results: StudyRows) -> Iterator[PaperClaim]:
     )
     yield claimed(
         "fig 11",
-        "geographic: it is the topics of servers 4 and 5 whose timestamps need other servers",
+        "geographic: only timestamps for topics of servers 4 and 5 need other servers",
         "servers 4 and 5",
-        shares(began) + " of the requests made to each",
+        shares(began) + " of the requests to each",
         both(
             *(below(found, NEGLIGIBLE_PERCENT) for found in began[:3]),
             *(above(found, NEGLIGIBLE_PERCENT) for found in began[3:]),
@@ -85,12 +85,12 @@ def more_with_spray(results: StudyRows) -> PaperClaim:
     repeated = by_server(results, "outgoing", shape=SPRAY, **REPEATED, **USUAL)
     return claimed(
         "fig 12",
-        "spray-and-diffuse: every server but the first sends on considerably more than with geographic popularity",
+        "spray-and-diffuse: every server but the first forwards considerably more than with geographic popularity",
         "considerably higher",
-        f"{shares(sent)} of the bytes, more by {shares(gaps[1:])} points at servers 2 to 5; "
-        f"topics drawn with repetition {shares(repeated)}",
+        f"{shares(sent)} of the bytes, {shares(gaps[1:])} points more at servers 2 to 5; "
+        f"with topics drawn with repetition {shares(repeated)}",
         both(sure(first == 0), *(above(found, NEGLIGIBLE_PERCENT) for found in gaps[1:])),
-        why=f"the geographic pattern sends on more than in the paper: {STRAY}",
+        why=f"the geographic pattern forwards more than in the paper: {STRAY}",
     )
 
 
@@ -105,7 +105,7 @@ def counts_of(results: StudyRows) -> list[int]:
 def growth(
     results: StudyRows, column: str, shape: float, chosen: dict[str, Any]
 ) -> tuple[Estimate, Estimate, Estimate]:
-    """With 10 topics per client, with the most, and how much more that is."""
+    """Return the estimate with 10 topics per client, with the most, and their difference."""
     last = counts_of(results)[-1]
     where = {"shape": shape, **chosen, "rate_per_s": PEAK_RATE}
     least, most = (results.by_seed(column, **where, topics_per_client=count) for count in (10, last))
@@ -115,33 +115,33 @@ def growth(
 
 
 def steady(least: Estimate, more: Estimate) -> ClaimVerdict:
-    """Changed by no more than a tenth."""
+    """Check that a value changed by at most a tenth."""
     margin = TOLERANCE * least.mean
     return both(above(more, -margin), below(more, margin))
 
 
 def latency_over_subscriptions(results: StudyRows) -> Iterator[PaperClaim]:
     last = counts_of(results)[-1]
-    told = {}
+    details = {}
     for name, chosen in (("different", LITERAL), ("repeated", REPEATED), ("placed", PLACED)):
         least, most, more = growth(results, "latency_mean_ms", GEOGRAPHIC, chosen)
-        told[name] = f"{least.mean:.0f} to {most.mean:.0f} ms"
+        details[name] = f"{least.mean:.0f} to {most.mean:.0f} ms"
         if name == "different":
             verdict = steady(least, more)
     yield claimed(
         "fig 13",
-        "geographic: the number of subscriptions does not matter for latency",
+        "geographic: the number of subscriptions does not affect latency",
         "no impact",
-        f"{told['different']} from 10 to {last} topics per client; drawn with repetition {told['repeated']}, "
-        f"placed {told['placed']}",
+        f"{details['different']} from 10 to {last} topics per client; with topics drawn with repetition "
+        f"{details['repeated']}, placed {details['placed']}",
         verdict,
-        why=f"{STRAY}; the more topics per client, the surer",
+        why=f"{STRAY}; the more topics per client, the more certain",
         note=VIRTUAL,
     )
     least, most, more = growth(results, "latency_mean_ms", SPRAY, LITERAL)
     yield claimed(
         "fig 13",
-        "spray-and-diffuse: more subscriptions, more sites for a timestamp, longer latency",
+        "spray-and-diffuse: more subscriptions mean more sites per timestamp and a longer latency",
         "grows",
         f"{least.mean:.0f} to {most.mean:.0f} ms from 10 to {last} topics per client",
         above(more),
@@ -152,8 +152,8 @@ def latency_over_subscriptions(results: StudyRows) -> Iterator[PaperClaim]:
 def throughput_over_subscriptions(results: StudyRows) -> Iterator[PaperClaim]:
     last = counts_of(results)[-1]
     for shape, text, paper in (
-        (GEOGRAPHIC, "geographic: the number of subscriptions does not matter for throughput", "no impact"),
-        (SPRAY, "spray-and-diffuse: more subscriptions, lower throughput", "falls"),
+        (GEOGRAPHIC, "geographic: the number of subscriptions does not affect throughput", "no impact"),
+        (SPRAY, "spray-and-diffuse: more subscriptions mean a lower throughput", "falls"),
     ):
         least, most, more = growth(results, "throughput_per_s", shape, PROTOTYPE)
         own = [found.mean for found in growth(results, "throughput_per_s", shape, LITERAL)[:2]]

@@ -1,8 +1,8 @@
-"""Five sites of sequencers in virtual time (paper ordering, sections 5.1 and 5.4).
+"""Simulates five sites of sequencers in virtual time (paper ordering, sections 5.1 and 5.4).
 
 The servers and publishers are the product's own. A link within a site takes 10 ± 2 ms, one between sites 100 ± 10 ms;
-links of the chain, and from a publisher to a server, keep their order. A server handles one message after the other,
-and each takes a time that `Speed` says: virtual time knows no processors.
+links of the chain, and from a publisher to a server, keep their order. A server handles one message at a time, for as
+long as `Speed` says, because virtual time has no processors.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ NS_PER_S = 1_000_000_000
 SHORT_MS = (10.0, 2.0)
 LONG_MS = (100.0, 10.0)
 NEVER_NS = 10**6 * NS_PER_S
-"""Nothing is lost here, so nothing is repeated."""
+"""Nothing is lost here, so nothing is resent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What a server does in virtual time, and how its publishers ask."""
+    """How long a server takes in virtual time, and how its publishers ask."""
 
     message_ns: int
     entry_ns: int
     one_by_one: bool
-    """A publisher asks again only when it has its answer."""
+    """A publisher waits for each answer before it asks again."""
 
     def of(self, message: Message, server: SequencerServer) -> int:
         match message:
@@ -48,17 +48,18 @@ class Speed:
                 return self.message_ns + self.entry_ns * (1 + len(server.groups.members(message.topic)))
             case CreateRelay():
                 return self.message_ns + self.entry_ns * (1 + len(message.index))
-            case _:  # acknowledgements, which the paper's prototype does not have
+            case _:  # acknowledgements, which the paper's prototype lacks
                 return 0 if self.one_by_one else self.message_ns
 
 
 SPEEDS = {
     # Live: 85 us of the busiest of five servers in a chain for a request of 40 entries (benchmarks/README.md, 11,800
-    # per CPU second), disk and wire included. An entry: 0.06 us to encode and decode and 0.03 us to fill in were
-    # measured without sockets; 0.12 is an allowance for what is encoded twice.
+    # per CPU second), including disk and wire. An entry: 0.06 us to encode and decode and 0.03 us to fill in, measured
+    # without sockets; 0.12 allows for what is encoded twice.
     "tidings": Speed(80_000, 120, one_by_one=False),
     # Fitted to the paper, not measured: of 0.9, 0.95, 1 and 1.15 ms, 1 ms gives 'more than 4,000' stamps per second
-    # with the peak at 5,000 requests. That its 1,000 clients ask one by one is a guess that fits 'less than 300 ms'.
+    # with the peak at 5,000 requests. That its 1,000 clients wait for each answer is a guess that fits 'less than 300
+    # ms'.
     "prototype": Speed(1_000_000, 0, one_by_one=True),
 }
 
@@ -105,12 +106,12 @@ class SimulatedSites:
         ]
         self._by_name = {client.port.node: client for client in self.clients}
         self._walks: deque[tuple[str, str, Message]] | None = deque()
-        """What is to be handled at once, while everybody subscribes."""
+        """Messages to handle at once while clients subscribe; None afterwards."""
 
     # --- Before it begins
 
     def subscribe(self, client: int, ranks: list[int]) -> None:
-        """At once, and for nothing: what subscribing costs is not what these figures are about."""
+        """Subscribe at once and at no cost: these figures are not about the cost of subscribing."""
         assert self._walks is not None
         name = f"client {client}"
         change = ChangeSubscription((name, 0), 1, tuple(ranks), ())
@@ -123,7 +124,7 @@ class SimulatedSites:
     # --- In virtual time
 
     def run(self, requests: Sequence[tuple[int, int, int]]) -> None:
-        """(when, client, topic's rank), in the order of time; returns when all have their stamps."""
+        """Run requests (time, client, topic's rank), sorted by time, until all have their stamps."""
         self._walks = None
         due = deque(requests)
         while due:
@@ -160,7 +161,7 @@ class SimulatedSites:
             case EventStamps():
                 self.answered_bytes[sender] += stamp_bytes(message)
             case WalkDone():
-                raise PipelineError("a subscription after the beginning")
+                raise PipelineError("a client subscribed after the start")
 
     def outgoing_share(self, server: str) -> float:
         sent_on = self.sent_on_bytes[server]
@@ -179,14 +180,14 @@ class SimulatedSites:
 
 
 def stamp_bytes(message: CreateRelay | EventStamps) -> int:
-    """As long as the header of a run."""
+    """Return the size of a stamp, which is that of a run's header."""
     return len(
         msgspec.msgpack.encode((0, Timestamp(message.topic, message.base, message.index, message.values), 0))
     )
 
 
 class StudyPublisher:
-    """A publisher. Its requests are in `requests` of the sites, in the order in which they were made."""
+    """A publisher; `SimulatedSites.requests` has its requests in the order in which they were made."""
 
     def __init__(self, name: str, site: str, sites: SimulatedSites) -> None:
         self.port = SitePort(name, sites, self._on_fact)
@@ -212,7 +213,9 @@ class StudyPublisher:
             self._asked += 1
             self._sites.requests.append(request)
             if not self._publisher.publish(request.rank, request):
-                raise PipelineError("a publisher has no room: the load is far above what the servers can do")
+                raise PipelineError(
+                    "a publisher's queue is full: the load is far above what the servers can handle"
+                )
 
     def _on_fact(self, fact: object) -> None:
         assert isinstance(fact, EventStamped) and isinstance(fact.event, StampRequest)
@@ -224,7 +227,7 @@ class StudyPublisher:
 
 
 class SitePort:
-    """Of a server or a client; no timer ever ends."""
+    """The port of a server or a client; no timer ever fires."""
 
     def __init__(self, node: str, sites: SimulatedSites, on_fact: Any = None) -> None:
         self.node = node

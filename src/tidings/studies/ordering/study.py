@@ -1,9 +1,9 @@
-"""Figures 7 to 14 of the ordering paper: sizes of stamps, and what five sites of sequencers do under load.
+"""Figures 7 to 14 of the ordering paper: sizes of stamps, and five sites of sequencers under load.
 
 Sizes come from the groups that subscriptions make (figures 7 and 8). Latency, throughput and the bandwidth between
-sites (9 to 14) come from the product's servers and publishers in virtual time (`sites.py`), at two speeds:
-`tidings`, as measured with live processes, and `prototype`, as slow as the paper's. Subscriptions are drawn as the
-paper says, so many different topics per client, and for comparison with repetition, which leaves fewer.
+sites (9 to 14) come from the product's servers and publishers in virtual time (`sites.py`), at two speeds: `tidings`,
+as measured with live processes, and `prototype`, as slow as the paper's. A client's topics are drawn as in the paper, a
+number of different ones, and for comparison with repetition, which gives fewer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidings.studies.study import Panel, PaperClaim, Point, Row, Study
 
 SIZE_CLIENTS = 10_000
 SIZE_COUNTS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
-"""Topics per client: 10,000 to 2,000,000 subscriptions as in the paper, and one more to see the curve's end."""
+"""Topics per client: 10,000 to 2,000,000 subscriptions as in the paper, and one more value to show the curve's end."""
 SITE_CLIENTS = 1000
 VARIANTS = (
     {"speed": "tidings", "precedence": "identifiers", "drawn": "different"},
@@ -33,16 +33,16 @@ VARIANTS = (
 USUAL_RATE = 5000
 USUAL_COUNT = 10
 BEFORE_PEAK = 2500
-"""Only servers with a limit near it need a quick run there, to show where their peak begins."""
+"""Only servers with a limit near this rate need a quick run here, to show where their peak begins."""
 QUICK_RATES = (1000, BEFORE_PEAK, USUAL_RATE, 10_000)
 RATES = (500, 1000, 2000, 3000, 4000, USUAL_RATE, 6000, 7000, 8000, 9000, 10_000)
 BEYOND = (20_000, 40_000, 80_000)
-"""Where servers as fast as ours have their limit; for a shorter time."""
+"""Rates at which servers as fast as ours reach their limit; run for a shorter time."""
 QUICK_COUNTS = (5, 40)
 COUNTS = (5, 20, 30, 50, 70, 100)
 SEEDS = range(1, 11)
 QUICK_SEEDS, MORE_QUICK_SEEDS = range(1, 5), range(1, 9)
-"""Who shares a topic with whom differs much from seed to seed: more where verdicts need them."""
+"""Who shares a topic with whom varies much with the seed: more seeds where verdicts need them."""
 
 PARAMETERS = [
     ("part", pa.string()),
@@ -138,7 +138,7 @@ def site_point(variant: dict[str, str], shape: float, rate: int, count: int, see
 
 
 def size_rows(point: Point) -> list[Row]:
-    """The topics that a client of n topics has are the first n of those that it would have with more."""
+    """Return the sizes; a client with n topics has the first n of those that it would have with more."""
     topics, clients = point["topics"], point["clients"]
     chances = pareto(point["shape"], topics)
     counts = [count for count in SIZE_COUNTS if count <= topics]

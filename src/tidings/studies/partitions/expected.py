@@ -1,6 +1,6 @@
-"""What figures 9 to 12 of the partitions paper should come to: means over 400 runs of an independent model.
+"""Expected values for figures 9 to 12 of the partitions paper: means over 400 runs of an independent model.
 
-The paper's own curves are not in its text. 'Fanout' is the degree of the tree's nodes.
+The paper's curves are not in its text. 'Fanout' is the degree of the tree's nodes.
 """
 
 from __future__ import annotations

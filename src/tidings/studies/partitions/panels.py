@@ -1,4 +1,4 @@
-"""Drawings of the study of partitions: figures 9 to 12 of its paper, a panel for each fanout."""
+"""The plots of the partitions study: figures 9 to 12 of its paper, a panel per fanout."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def over_failures(results: StudyRows, delta: int, **where: Any) -> list[Place]:
 
 
 def complement(places: list[Place]) -> list[Place]:
-    """Of percentages."""
+    """Return 100 minus each percentage."""
     return [(place[0], 100 - place[1], *place[2:]) for place in places]
 
 
@@ -99,7 +99,7 @@ def figure_11(results: StudyRows) -> Iterator[Panel]:
             f"neighbourhoods_fanout_{fanout}",
             f"Sizes of neighbourhoods: {BROKERS:,} brokers, fanout {fanout}",
             "brokers within delta + 1",
-            "share of brokers with so many or fewer",
+            "share of brokers with at most this many",
             series,
             log_x=True,
             figure="fig 11",
@@ -116,14 +116,14 @@ def figure_12(results: StudyRows) -> Iterator[Panel]:
             f"sessions_fanout_{fanout}",
             f"Active sessions at delta 3: {BROKERS:,} brokers, fanout {fanout}",
             "active sessions",
-            "share of brokers with so many or fewer",
+            "share of brokers with at most this many",
             series,
             figure="fig 12",
         )
 
 
 def distribution(results: StudyRows, **where: Any) -> list[Place]:
-    """The mean over runs; where a run has no broker with just so many, its share is that of the next lower number."""
+    """Return the mean distribution over runs; a run without a broker at x keeps its share of the next lower x."""
     rows = results.rows(quantity="cdf", **where)
     by_seed: dict[int, dict[float, float]] = {}
     for row in rows:

@@ -1,8 +1,8 @@
-"""Figure 10 of the partitions paper, run by the simulator: what is delivered while many brokers are down.
+"""Figure 10 of the partitions paper, simulated: what is delivered while many brokers are down.
 
-Every broker has a subscriber of everything; some brokers crash at once and come back together. What is delivered
-meanwhile is compared with the graph: pairs with more than delta failed brokers in a row on their path are cut off, and
-nobody else should be. All of it is read off trace tables, never from the state of brokers.
+Every broker has a subscriber to everything; some brokers crash at once and come back together. Deliveries in between
+are compared with the graph: pairs with more than delta consecutive failed brokers on their path are cut off, and no
+others should be. All of it is read from trace tables, never from the state of brokers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class DuringFailures(NamedTuple):
     delivered: float
     bound: float
     certified: float
-    """In the end, of everything that the guarantee is about."""
+    """At the end: % of the deliveries that the guarantee covers."""
     guarantees_hold: bool
 
 
@@ -62,7 +62,8 @@ def during_failures(trace: Trace, delta: int) -> DuringFailures:
 def figure_10_scenario(
     brokers: int, degree: int, delta: int, rounds: int, seed: int, failed: int | None = None
 ) -> Scenario:
-    """A subscriber at every broker; in each round others crash at once, and come back together."""
+    """Return the scenario: a subscriber at every broker; in each round other brokers crash at once and come back
+    together."""
     random = Random(f"{seed}:figure 10:{brokers}:{degree}")
     names = [f"b{number}" for number in range(brokers)]
     homes = random.sample(names, PUBLISHERS)
@@ -86,12 +87,12 @@ def figure_10_scenario(
 
 
 def guarantees_hold(trace: Trace) -> bool:
-    """Exactly once, in order of each source, and everything that is certified."""
+    """Check exactly once, order per source, and that no certified delivery is missing."""
     return exactly_once(trace).holds and fifo(trace).holds and gap_free(trace, strict_end=True).holds
 
 
 class Tree:
-    """The brokers of a trace by label, and which of them each client is at."""
+    """The brokers of a trace by label, and the broker of each client."""
 
     def __init__(self, trace: Trace) -> None:
         rows = trace.nodes.to_pylist()
@@ -114,7 +115,7 @@ class Pair(NamedTuple):
 
 
 def pairs_during_failures(trace: Trace) -> Iterator[Pair]:
-    """Of events that were published at least `GRACE_S` before the brokers came back."""
+    """Yield the pairs of events published at least `GRACE_S` before the brokers came back."""
     tree = Tree(trace)
     events = trace.published.select(["event_id", "source", "at_ns"]).to_pylist()
     subscribers = trace.subscribed["subscriber"].to_pylist()
@@ -130,7 +131,7 @@ def pairs_during_failures(trace: Trace) -> Iterator[Pair]:
 
 
 def delivered_during_failures(trace: Trace) -> list[bool]:
-    """For each of the pairs: was it delivered before the brokers came back?"""
+    """Say for each pair whether it was delivered before the brokers came back."""
     columns = (trace.delivered[name].to_pylist() for name in ("event_id", "subscriber", "at_ns"))
     at_ns = {(event, subscriber): at for event, subscriber, at in zip(*columns, strict=True)}
     return [
@@ -140,7 +141,7 @@ def delivered_during_failures(trace: Trace) -> list[bool]:
 
 
 def connected_during_failures(trace: Trace, delta: int) -> list[bool]:
-    """For each of the pairs: did no more than delta brokers in a row fail on the path? No protocol does better."""
+    """Say for each pair whether at most delta consecutive brokers on its path failed: no protocol does better."""
     return [
         longest_run(label in pair.down for label in path(pair.origin, pair.target)) <= delta
         for pair in pairs_during_failures(trace)

@@ -1,7 +1,7 @@
 """The guaranteed overlay when many brokers fail: figures 9 to 12 of the partitions paper.
 
-Figures 9, 11 and 12 are of the graph alone (`connectivity.py`), as in the paper; figure 10 is the protocol itself, in
-the simulator (`runs.py`), beside what the graph allows at the paper's size.
+Figures 9, 11 and 12 depend only on the graph (`connectivity.py`), as in the paper. Figure 10 runs the protocol itself
+in the simulator (`runs.py`), and shows beside it what the graph allows at the paper's size.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tidings.studies.study import Panel, PaperClaim, Point, Row, Study
 EXACT = "exact"
 QUICK_SEEDS, QUICK_RUNS = 5, 40
 FULL_SEEDS, FULL_RUNS = 20, 100
-"""Sets of failures: 200 and 2,000, where the paper has 100."""
+"""Sets of failures: 200 and 2,000; the paper has 100."""
 QUICK_FAILURES, FULL_FAILURES = (20, 60, 100, 200), (10, 20, 40, 60, 80, 100, 125, 150, 200)
 DELIVERY_SWEEP = (25, 50, DELIVERY_FAILURES)
 SIMULATED_DELTAS = (0, 1, 2, 3)
@@ -130,7 +130,7 @@ def simulation_points(quick: bool) -> Iterator[Point]:
 
 
 def run_graph(point: Point) -> Iterator[Row]:
-    """% of live pairs that reach each other, for every delta, with the same failures for all of them."""
+    """Yield the % of live pairs that reach each other, for every delta with the same failures."""
     random = np.random.default_rng([point["seed"], point["brokers"], point["fanout"], point["failures"]])
     parents = tree(point["brokers"], point["fanout"])
     failed = random_failures(random, point["brokers"], point["failures"], point["runs"])
@@ -140,7 +140,7 @@ def run_graph(point: Point) -> Iterator[Row]:
 
 
 def run_exact(point: Point) -> Iterator[Row]:
-    """The mean over all sets of failures, by counting."""
+    """Yield the mean over all sets of failures, by counting."""
     parents = tree(point["brokers"], point["fanout"])
     for delta in DELTAS:
         mean = mean_connectivity(parents, point["failures"], delta)
@@ -170,7 +170,7 @@ def run_sessions(point: Point) -> Iterator[Row]:
 
 
 def cumulated(counts: Counts) -> Iterator[Row]:
-    """Which share of the brokers has so many or fewer."""
+    """Yield the share of brokers with at most each count."""
     values, times = np.unique(counts, return_counts=True)
     shares = np.cumsum(times) / len(counts)
     for value, share in zip(values.tolist(), shares.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""What the polarized paper says of its schemes (figures 1 to 3, section IV), and whether our runs show it."""
+"""What the polarized paper claims about its schemes (figures 1 to 3, section IV), checked against our runs."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def utility_is_low(curves: Curves) -> PaperClaim:
     pull = estimate(list(curves.by_seed("pull_utility", RANDOM_PULL, 2).values()))
     return claimed(
         "fig 1",
-        "few gossip messages are of use",
+        "few gossip messages are useful",
         "U has a low value",
         f"at fanout 2: push {push.text(3)}, pull {pull.text(3)}",
         both(below(push, 0.5), below(pull, 0.5)),
-        note="'low' is taken as less than half",
+        note="'low' is read as less than half",
     )
 
 
@@ -47,12 +47,12 @@ def utility_falls(curves: Curves) -> PaperClaim:
         falls[scheme] = difference(
             curves.by_seed(column, scheme, least), curves.by_seed(column, scheme, most)
         )
-    told = ", ".join(f"{scheme.name} by {fall.text(3)}" for scheme, fall in falls.items())
+    details = ", ".join(f"{scheme.name} by {fall.text(3)}" for scheme, fall in falls.items())
     return claimed(
         "fig 1",
         "utility falls as the fanout grows",
         "further decreases when fanout is increased",
-        f"from the smallest to the largest fanout: {told}",
+        f"from the smallest to the largest fanout: {details}",
         both(*(above(fall) for fall in falls.values())),
     )
 
@@ -60,14 +60,14 @@ def utility_falls(curves: Curves) -> PaperClaim:
 def topology_beats_loss(curves: Curves) -> PaperClaim:
     by_loss = [scheme for scheme in curves.schemes() if scheme.weights == "loss"]
     gains = {found: success_gain(curves, found._replace(weights="topology"), found) for found in by_loss}
-    told = ", ".join(f"{found.name} {gain.text(4)}" for found, gain in gains.items())
+    details = ", ".join(f"{found.name} {gain.text(4)}" for found, gain in gains.items())
     return claimed(
         "fig 2(a)",
         "weights by topology give a higher success than weights by loss rates",
         "topology-based is higher",
-        f"topology less loss: {told}",
+        f"topology minus loss: {details}",
         both(*(above(gain) for gain in gains.values())),
-        why="all links lose the same share here, so that both kinds of weight prefer the same brokers",
+        why="all links have the same loss rate here, so both kinds of weights prefer the same brokers",
         note="brokers know the true loss rates",
     )
 
@@ -87,7 +87,7 @@ def wrpg_below_random(curves: Curves) -> PaperClaim:
     gain = success_gain(curves, WRPG, RANDOM_PUSH)
     return claimed(
         "fig 2(a)",
-        "WRPG has a lower success than random selection, too",
+        "WRPG also has a lower success than random selection",
         "lower",
         f"difference {gain.text(4)}; {successes(curves, (WRPG, RANDOM_PUSH), 4)}",
         below(gain),
@@ -109,7 +109,7 @@ def pgw_beats_wdpg(curves: Curves) -> PaperClaim:
 def pgw_not_better_than_random(curves: Curves) -> PaperClaim:
     return claimed(
         "fig 2(b)",
-        "PGW is no considerable improvement over random selection",
+        "PGW is not a considerable improvement over random selection",
         "not considerable",
         fanouts(curves, (PGW, RANDOM_PUSH)),
         above(curves.fanout_ratio(PGW, RANDOM_PUSH), 0.9),
@@ -160,9 +160,10 @@ def push_costs_and_hurries(curves: Curves) -> PaperClaim:
     latency = curves.goal_ratio("mean_ms", RANDOM_PUSH, RANDOM_PULL)
     return claimed(
         "fig 3",
-        "push is dear and fast, pull cheap and slow",
+        "push is expensive and fast, pull cheap and slow",
         "the opposite of each other",
-        f"push over pull at {curves.goal}: overhead {overhead.text()} times, mean latency {latency.text(2)} times",
+        f"push relative to pull at {curves.goal}: {overhead.text()} times the overhead, {latency.text(2)} times the"
+        " mean latency",
         both(above(overhead, 1.0), below(latency, 1.0)),
         note=reliability(curves),
     )

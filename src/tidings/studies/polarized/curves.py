@@ -1,4 +1,4 @@
-"""Success, overhead and latency of a scheme over its fanout, and at the fanout with which it is reliable."""
+"""Success, overhead and latency of a scheme over its fanout, and at the fanout that makes it reliable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidings.studies.estimates import Estimate, StudyRows, resampled
 from tidings.studies.polarized.runs import SUBSCRIBERS
 
 TREE = "tree alone"
-"""A fanout of 0: where every scheme begins."""
+"""Fanout 0: where every scheme begins."""
 
 
 class Scheme(NamedTuple):
@@ -38,7 +38,7 @@ class Curves:
         self.seeds: list[int] = results.distinct("seed")
 
     def schemes(self, redundancy: int = 0) -> list[Scheme]:
-        """With gossip, in the order in which they were run."""
+        """Return the schemes with gossip, in the order in which they were run."""
         return [found for found in self._runs if found.redundancy == redundancy and found.name != TREE]
 
     def redundancies(self) -> list[int]:
@@ -56,7 +56,8 @@ class Curves:
         return fmean(found[seed] for seed in (seeds or self.seeds) if seed in found)
 
     def fanout_for_goal(self, scheme: Scheme, seeds: Sequence[int]) -> float:
-        """Between two measured fanouts the logarithm of what is missed is taken to be straight; inf: with none."""
+        """Return the fanout for the goal, interpolating the logarithm of what is missed linearly; inf if none
+        suffices."""
         if self._missed(scheme, 0, seeds) <= log(1 - self.goal):
             return 0.0
         for low, high in pairwise([0, *self.fanouts(scheme)]):
@@ -69,13 +70,14 @@ class Curves:
         return isfinite(self.fanout_for_goal(scheme, self.seeds))
 
     def _missed(self, scheme: Scheme, fanout: int, seeds: Sequence[int]) -> float:
-        """Its logarithm; where nothing was missed, half of one delivery stands for it."""
+        """Return the logarithm of the share missed; if nothing was missed, half a delivery counts as missed."""
         at = scheme if fanout else Scheme(TREE, scheme.redundancy)
         deliveries = SUBSCRIBERS * sum(self._runs[at][fanout][seed]["events"] for seed in seeds)
         return log(max(1 - self.mean("success", at, fanout, seeds), 0.5 / deliveries))
 
     def at_goal(self, column: str, scheme: Scheme, seeds: Sequence[int]) -> float:
-        """At the fanout for the goal, between two measured ones; inf if it is not reached."""
+        """Return a column at the fanout for the goal, interpolated between two measured ones; inf if it is not
+        reached."""
         fanout = self.fanout_for_goal(scheme, seeds)
         if not isfinite(fanout):
             return inf
@@ -110,7 +112,7 @@ class Curves:
         )
 
     def goal_over(self, column: str, fanout: int, scheme: Scheme) -> Estimate:
-        """At the goal, relative to what it is at that fanout."""
+        """Estimate a column at the goal, relative to its value at that fanout."""
         return resampled(
             lambda seeds: quotient(
                 self.at_goal(column, scheme, seeds), self.mean(column, scheme, fanout, seeds)
@@ -119,7 +121,8 @@ class Curves:
         )
 
     def saved_by_coding(self, scheme: Scheme, redundancy: int) -> Estimate:
-        """Which share of the fanout; at least that where the goal is not reached without coding."""
+        """Estimate the share of the fanout that coding saves; a lower bound where the goal is not reached without
+        coding."""
 
         def saved(seeds: Sequence[int]) -> float:
             without = min(self.fanout_for_goal(scheme, seeds), float(self.fanouts(scheme)[-1]))
@@ -129,5 +132,5 @@ class Curves:
 
 
 def quotient(left: float, right: float) -> float:
-    """Of two fanouts that do not suffice either, neither is known to be larger."""
+    """Return the ratio; 1 if neither is finite, since then neither is known to be larger."""
     return 1.0 if left == right else left / right if isfinite(right) else 0.0

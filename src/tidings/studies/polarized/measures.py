@@ -1,4 +1,4 @@
-"""Schemes of polarized gossip, and how what was measured of them is told: for the claims."""
+"""The schemes of polarized gossip that claims compare, and texts for what was measured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RANDOM_PUSH, RANDOM_PULL = Scheme("push random"), Scheme("pull random")
 WDPG, WRPG, PGW = Scheme("push WDPG"), Scheme("push WRPG"), Scheme("push PGW .25")
 NARROW, WIDE = Scheme("3PG .25"), Scheme("3PG 1")
 REDUNDANCY = 2
-"""Of the paper's 1 to 4; with it the drawings compare as well."""
+"""One of the paper's 1 to 4; the plots compare this one, too."""
 USUAL_GOAL = 0.999
 
 
@@ -24,7 +24,7 @@ def shared_fanouts(curves: Curves, left: Scheme, right: Scheme) -> list[int]:
 
 
 def success_gain(curves: Curves, left: Scheme, right: Scheme) -> Estimate:
-    """Left less right, over all fanouts that both were run with."""
+    """Estimate left minus right, over all fanouts that both were run with."""
     pairs = [
         (curves.by_seed("success", left, fanout), curves.by_seed("success", right, fanout))
         for fanout in shared_fanouts(curves, left, right)
@@ -33,18 +33,18 @@ def success_gain(curves: Curves, left: Scheme, right: Scheme) -> Estimate:
 
 
 def successes(curves: Curves, schemes: Sequence[Scheme], fanout: int) -> str:
-    told = [f"{scheme} {curves.mean('success', scheme, fanout):.3f}" for scheme in schemes]
-    return f"success at fanout {fanout}: {', '.join(told)}"
+    details = [f"{scheme} {curves.mean('success', scheme, fanout):.3f}" for scheme in schemes]
+    return f"success at fanout {fanout}: {', '.join(details)}"
 
 
 def fanouts(curves: Curves, schemes: Sequence[Scheme]) -> str:
-    told = [f"{scheme} {curves.fanout_for_goal(scheme, curves.seeds):.1f}" for scheme in schemes]
-    return f"fanout for {curves.goal}: {', '.join(told)}".replace("inf", "not reached")
+    details = [f"{scheme} {curves.fanout_for_goal(scheme, curves.seeds):.1f}" for scheme in schemes]
+    return f"fanout for {curves.goal}: {', '.join(details)}".replace("inf", "not reached")
 
 
 def reliability(curves: Curves) -> str:
-    """What a claim on complete reliability must say where it was not asked for."""
-    return "" if curves.goal >= USUAL_GOAL else f"'complete' is {curves.goal} in this reduced version"
+    """Return the note of claims about complete reliability in the reduced version."""
+    return "" if curves.goal >= USUAL_GOAL else f"'complete' means {curves.goal} in this reduced version"
 
 
 def reduction(curves: Curves, scheme: Scheme) -> Estimate:

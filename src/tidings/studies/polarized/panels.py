@@ -1,4 +1,4 @@
-"""Drawings of the study of polarized gossip: figures 1 and 2 of the paper."""
+"""The plots of the study of polarized gossip: figures 1 and 2 of the paper."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXPECTED: dict[str, list[Place]] = {
     "3PG .25": [(1, 0.800), (2, 0.931), (3, 0.985), (4, 0.997), (6, 0.9997), (8, 0.99996)],
     "3PG 1": [(1, 0.933), (2, 0.996), (3, 0.9994)],
 }
-"""Of an independent model of the same experiment: the paper's curves are not in its text."""
+"""From an independent model of the same experiment: the paper's curves are not in its text."""
 
 
 def panels(curves: Curves) -> list[Panel]:
@@ -32,7 +32,7 @@ def panels(curves: Curves) -> list[Panel]:
         ),
         success(curves, "success_3pg", "3PG", "fig 2(c)", of(names, *randoms, "3PG .25", "3PG 1")),
         against_model(curves),
-        two_bars(curves, "overhead", "Overhead", "datagrams over those published", "fig 2(d)"),
+        two_bars(curves, "overhead", "Overhead", "datagrams relative to those published", "fig 2(d)"),
         two_bars(curves, "mean_ms", "Mean latency", "ms", "fig 2(e)"),
         two_bars(curves, "std_ms", "Standard deviation of latency", "ms", "fig 2(f)"),
         with_coding(curves, "fanout", "Fanout for complete reliability", "fanout", "fig 2(g)"),
@@ -77,17 +77,17 @@ def success(curves: Curves, name: str, title: str, figure: str, schemes: Sequenc
 
 
 def against_model(curves: Curves) -> Panel:
-    """What is missed, which shows more than what is not."""
+    """Plot what is missed, which shows more than what is delivered."""
     series: dict[str, list[Place]] = {}
     for name, expected in EXPECTED.items():
         series[name] = [(place[0], 1 - place[1]) for place in line(curves, "success", Scheme(name))]
         series[f"{name}, model"] = [(place[0], 1 - place[1]) for place in expected]
     title = "Against an independent model of the same experiment"
-    return Panel("missed", title, FANOUT, "share that is missed", series, log_y=True, figure="fig 2(c)")
+    return Panel("missed", title, FANOUT, "share missed", series, log_y=True, figure="fig 2(c)")
 
 
 def two_bars(curves: Curves, column: str, title: str, y_label: str, figure: str) -> Panel:
-    """As the paper has them: with a fanout of 2, and with the one for complete reliability."""
+    """Compare a fanout of 2 with the one for complete reliability, as the paper does."""
     at_2: list[Place] = []
     at_goal: list[Place] = []
     for scheme in curves.schemes():

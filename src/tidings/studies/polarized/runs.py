@@ -1,7 +1,7 @@
-"""The experiment of the polarized paper (section IV), run by the simulator.
+"""The experiment of the polarized paper (section IV), simulated.
 
 A complete ternary tree of 40 brokers, a publisher at its root, a subscriber at each other broker; one event of 16
-blocks a second; links of 50 ms that lose 2 % in bursts of 2.
+blocks per second; links of 50 ms that lose 2 % in bursts of 2.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BLOCK_BYTES = 1_472
 DELAY_MS = 50.0
 LOSS = GilbertLoss(rate=0.02, burst=2)
 START_S = 15.0
-"""Announcements are lost, too: until about 8 s some brokers do not know all others, which few events would show."""
+"""Announcements are lost, too: until about 8 s some brokers do not know all others, which would distort a short run."""
 SETTLE_S = 10.0
 
 SCHEMES: Mapping[str, Mapping[str, Any]] = {
@@ -43,7 +43,7 @@ SCHEMES: Mapping[str, Mapping[str, Any]] = {
     "3PG .25": {"algorithm": "push+pull", "pull": "advertise", "window": 0.25},
     "3PG 1": {"algorithm": "push+pull", "pull": "advertise", "window": 1.0},
 }
-"""The paper's, as [recovery] has them."""
+"""The paper's schemes as keys of [recovery]."""
 
 
 def polarized_scenario(
@@ -74,7 +74,8 @@ def polarized_scenario(
 
 
 def know_the_rates(simulation: Simulation) -> None:
-    """The brokers know what each link loses, as after a long measurement: a short run's estimates are mere noise."""
+    """Give brokers the true loss rate of each link, as after a long measurement: estimates of a short run are mere
+    noise."""
     loss = simulation.plan.scenario.network.loss
     rate = loss.rate if isinstance(loss, GilbertLoss) else 0.0
     known = {parse_label(text): rate for text in labels(simulation.plan.topology).values()}

@@ -1,7 +1,7 @@
-"""Polarized gossip: figures 1 and 2 of its paper, by the paper's own experiment (`polarized_runs.py`).
+"""Polarized gossip: figures 1 and 2 of its paper, by the paper's own experiment (`runs.py`).
 
-One point is one run of one scheme with one fanout: how many of the events reach everybody, with how much overhead,
-how soon. 'Complete reliability' is a success rate of .999 (in the quick version .99), between two measured fanouts.
+One point is one run of one scheme with one fanout: how many deliveries succeed, with how much overhead and how fast.
+'Complete reliability' is a success rate of .999 (.99 in the quick version), interpolated between two measured fanouts.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from tidings.studies.study import Panel, PaperClaim, Point, Row, Study
 KEYS = {**SCHEMES, TREE: {"algorithm": "none"}}
 QUICK_SEEDS, QUICK_EVENTS = 4, 10
 FULL_SEEDS, FULL_EVENTS = 30, 100
-"""3,000 events in all, as in the paper's three runs of 1,000; more runs, for brokers keep their phases within one."""
+"""3,000 events in total, as in the paper's three runs of 1,000; more runs, because brokers keep their phases within a
+run."""
 QUICK_BLOCK_BYTES = 64
-"""What is counted is blocks: their size changes nothing but the time that coding takes."""
+"""We count blocks: their size affects only the time that coding takes."""
 QUICK_GOAL, FULL_GOAL = 0.99, 0.999
 MANY_FANOUTS = (1, 2, 3, 4, 5, 6, 8, 10)
 QUICK_FANOUTS = {
@@ -52,7 +53,7 @@ QUICK_CODED_FANOUTS = {
     "3PG .25": (2, 3, 4),
 }
 BY_LOSS = ("push WDPG", "push WRPG")
-"""Schemes that are also run with weights by loss rates (eq. 6)."""
+"""Schemes also run with weights by loss rates (eq. 6)."""
 
 
 class Polarized(Study):
@@ -98,7 +99,7 @@ class Polarized(Study):
         return claims(curves_of(table, quick))
 
     def cost(self, point: Point) -> float:
-        """By blocks sent; coding makes each some three times as dear."""
+        """Estimate by blocks sent; coding makes each about three times as expensive."""
         gossip = 0.02 if point["scheme"].startswith("pull") else 0.0103 * point["fanout"]
         coding = 3.0 if point["redundancy"] else 1.0
         return float(0.25 + point["events"] * coding * (0.0135 + gossip))
@@ -146,7 +147,7 @@ def measured(point: Point) -> Row:
     scenario = polarized_scenario(recovery, point["events"], seed=point["seed"])
     summary = play(scenario, prepare=know_the_rates).summary
     if summary["expected"] != point["events"] * SUBSCRIBERS:
-        raise PipelineError("not everybody had subscribed before the first event")
+        raise PipelineError("some subscribers had not subscribed before the first event")
     latency_ms = summary["latency_ms"]
     return {
         **{name: point[name] for name in ("scheme", "weights", "redundancy", "fanout", "seed", "events")},
