@@ -130,7 +130,7 @@ def test_an_empty_trace_holds_with_a_remark(tmp_path: Path, capsys: pytest.Captu
         (["absent"], "no such directory"),
         (["."], "is neither a trace"),
         (["partly"], "has no table 'delivered' (delivered.parquet)"),
-        (["odd"], "odd/subscribed.parquet: subscription s/x has order 'Total'; known are none, fifo"),
+        (["odd"], "odd/subscribed.parquet: subscription s/x has order 'Total'; known: none, fifo"),
         (["good", "-g", "totl_order"], "unknown guarantee 'totl_order'; did you mean 'total_order'?"),
         (["good", "-g", "speed"], f"unknown guarantee 'speed'; known guarantees: {', '.join(GUARANTEES)}"),
         (["good", "--mode", "guaranteed", "-g", "fifo"], "exclude each other"),
