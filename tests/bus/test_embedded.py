@@ -186,7 +186,7 @@ def test_what_cannot_be_published_is_refused_at_once(
     ("topics", "options", "error", "words"),
     [
         (("news",), {}, tidings.TopicError, "must start with"),
-        (("/a/**/b",), {}, tidings.TopicError, "only at the end"),
+        (("/a/**/b",), {}, tidings.TopicError, "only be at the end"),
         ((), {"where": "size >"}, tidings.FilterError, "size >"),
         ((), {"where": 7}, tidings.FilterError, "int"),
         ((), {"order": "odd"}, ValueError, "none, fifo, causal, total"),
