@@ -55,7 +55,7 @@ def test_no_ops_that_the_service_refuses_are_published_again(
 
     with caplog.at_level(logging.WARNING, "tidings"):
         run(scenario, mode="guaranteed")
-    assert [record.message for record in caplog.records] == ["cannot publish no-ops yet: not now"]
+    assert [record.message for record in caplog.records] == ["cannot publish no-ops yet, retrying: not now"]
 
 
 def _kept(bus: Embedded) -> int:
