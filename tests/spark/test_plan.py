@@ -285,7 +285,7 @@ def test_a_trace_is_planned_for_its_busiest_moment(tmp_path: Path) -> None:
 def test_a_trace_with_an_order_that_nobody_knows_is_refused(tmp_path: Path) -> None:
     rows = [subscribed("one", ["/a"], 1), subscribed("two", ["/a"], 1, order="Total")]
     write_trace(tmp_path, Trace.from_rows(subscribed=rows))
-    with pytest.raises(PipelineError, match="row 2 has order 'Total'; known are none, fifo, causal, total"):
+    with pytest.raises(PipelineError, match="row 2 has order 'Total'; known: none, fifo, causal, total"):
         make_plan(str(tmp_path), PlanRequest())
 
 

@@ -56,7 +56,7 @@ def read_trace(directory: Path, of_client: Mapping[str, str]) -> TraceTables:
     unknown = next((found for found in rows if found["order"] not in (None, *Order)), None)
     if unknown is not None:
         raise PipelineError(
-            f"{where}: row {unknown['row']} has order {unknown['order']!r}; known are {', '.join(Order)}"
+            f"{where}: row {unknown['row']} has order {unknown['order']!r}; known: {', '.join(Order)}"
         )
     ordered = [found for found in rows if found["order"] in ORDERED]
     sites = {**_sites(directory), **of_client}
