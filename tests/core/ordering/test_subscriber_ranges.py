@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from recording_port import RecordingPort
@@ -170,5 +170,11 @@ def keeps_what_is_here_already(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("plant", [forgets_the_rest, keeps_what_is_here_already])
 def test_a_subscriber_that_cuts_wrongly_is_found_out(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
+
+    @settings(max_examples=1000, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
+    @given(st.data())
+    def hunt(data: st.DataObject) -> None:  # the first find will do: no time goes into a smaller one
+        compare(data, None)
+
     with pytest.raises((AssertionError, ExceptionGroup)):
-        test_runs_are_shown_as_their_numbers_would_be()
+        hunt()
