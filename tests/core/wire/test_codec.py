@@ -86,7 +86,7 @@ def messages_of(cls: type[WireMessage]) -> st.SearchStrategy[WireMessage]:
 
 @st.composite
 def publications(draw: st.DrawFn) -> Publication:
-    names = TEXT.filter(lambda name: name not in ("", "topic"))
+    names = TEXT.filter(lambda name: name not in ("", "topic") and not name.startswith("~"))
     return make_publication(
         source=draw(TEXT.filter(bool)),
         incarnation=draw(st.integers(0, 2**63 - 1)),
