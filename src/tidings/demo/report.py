@@ -188,7 +188,7 @@ def _checks(result: DemoResult) -> str:
 
 
 def left_out(result: DemoResult) -> str:
-    return f"The audit on Spark was left out; the archives were audited locally. {result.archives.why_not}"
+    return f"The audit on Spark was left out; the archives were audited locally: {result.archives.why_not}"
 
 
 def _commands(result: DemoResult) -> str:

@@ -1,9 +1,8 @@
 """Makes Spark run the Python of the program, which has tidings, instead of any `python3` on PATH.
 
-Spark's JVM looks for `format("tidings")` with PYSPARK_DRIVER_PYTHON, else PYSPARK_PYTHON, else `python3`, as set when
-the JVM started. Tasks run with PYSPARK_PYTHON, else `python3`, as set when the SparkContext started. A program that is
-started by the path of its Python, without activating the environment, would therefore use the system's Python, which
-has no tidings.
+Spark looks for `format("tidings")`, and runs tasks, with the Python that PYSPARK_DRIVER_PYTHON or PYSPARK_PYTHON names
+when the session is made, else with `python3` on PATH. A program that is started by the path of its Python, without
+activating the environment, would therefore use the system's Python, which has no tidings.
 """
 
 from __future__ import annotations
