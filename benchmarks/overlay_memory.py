@@ -10,11 +10,11 @@ from itertools import islice
 from multiprocessing import get_context
 from os import sysconf
 from pathlib import Path
-from random import Random
 from time import process_time
 from typing import NamedTuple
 
-from tidings.core.kernel import RandomSource, Send, TimerName
+from quiet_port import QuietPort
+
 from tidings.core.messages import Message
 from tidings.core.overlay.guaranteed.broker import DEFAULT_WINDOW, GuaranteedBroker
 from tidings.core.overlay.guaranteed.messages import (
@@ -88,14 +88,11 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * sysconf("SC_PAGE_SIZE")
 
 
-class QuietPeers:
+class QuietPeers(QuietPort):
     """The Port of a broker whose peers only answer as the protocol demands."""
 
-    node = "here"
-    now = 0
-
     def __init__(self) -> None:
-        self.random: RandomSource = Random(0)
+        super().__init__("here")
         self._answers: list[tuple[str, Message]] = []
 
     def connect(self, broker: GuaranteedBroker) -> None:
@@ -119,15 +116,3 @@ class QuietPeers:
             ids = tuple(record.id for record in message.records)
             self._answers.append((to, RecordsTaken(ids, ())))
             self._answers.append((to, Covered(ids, False, (((0, 0, 0), True, True),))))
-
-    def sender(self, to: str) -> Send:
-        return lambda message: self.send(to, message)
-
-    def set_timer(self, name: TimerName, at: int) -> None:
-        pass
-
-    def cancel_timer(self, name: TimerName) -> None:
-        pass
-
-    def emit(self, fact: object) -> None:
-        pass
