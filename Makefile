@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 BENCH_STAMP := $(VENV)/.bench-ready
 
-.PHONY: help setup demo quick test check lint types contracts bench campaign docs lock clean
+.PHONY: help setup demo quick test check lint types contracts bench campaign chaos docs lock clean
 
 help:           ## this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 14
@@ -46,14 +46,20 @@ $(BENCH_STAMP): $(STAMP) benchmarks/requirements.txt
 	@touch $(BENCH_STAMP)
 
 bench: $(BENCH_STAMP) ## the benchmarks behind benchmarks/README.md
-	@for b in matching simulator live overlay_graph overlay coding recovery ordering ordering_live archive spark audit; do $(BIN)/python benchmarks/$$b.py || exit 1; done
+	@for b in matching simulator live requests work sleeper overlay_graph overlay coding recovery ordering ordering_live archive spark audit; do $(BIN)/python benchmarks/$$b.py || exit 1; done
 
 SEEDS ?= 0:1000000
-campaign: setup ## the breadth that `test` leaves out, then the guaranteed overlay on Spark: SEEDS=A:B, a million by default
+campaign: setup ## the breadth that `test` leaves out, then durable subscriptions and the guaranteed overlay on Spark: SEEDS=A:B, a million by default
 	@TIDINGS_TESTS=campaign $(PYTEST) -m "campaign or hypothesis"
 	@TIDINGS_PAPER_SCALE=4 LIVE_SEEDS="1 2 3 4" TIDINGS_KILLS=4 $(PYTEST) \
 		tests/papers/test_polarized.py tests/papers/test_partitions_live.py tests/spark/test_exactly_once.py
+	@$(BIN)/python -m tidings.lab.spark_campaign --kind shares --seeds $(SEEDS) --out out/shares
+	@$(BIN)/python -m tidings.lab.start_campaign --seeds 0:10000
 	@$(BIN)/python -m tidings.lab.spark_campaign --seeds $(SEEDS) --out out/campaign
+
+SECONDS_OF_CHAOS ?= 600
+chaos: setup    ## kill workers and brokers at random under load, for ten minutes: SECONDS_OF_CHAOS=N
+	@$(BIN)/python -m tidings.lab.chaos --seconds $(SECONDS_OF_CHAOS)
 
 docs: setup     ## the manual, into site/
 	@$(BIN)/mkdocs build --strict --quiet && echo "site/index.html"

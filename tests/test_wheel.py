@@ -22,6 +22,7 @@ SIM = "numpy, pyarrow and scipy: pip install 'tidings[sim]'"
 NEEDING = {
     "record": ("record tidings://127.0.0.1:1 --archive a", f"record needs {TABLES}"),
     "get": ("get a", f"get needs {TABLES}"),
+    "last": ("last a", f"last needs {TABLES}"),
     "replay": ("replay a tidings://127.0.0.1:1", f"replay needs {TABLES}"),
     "sim": ("sim chain.toml --out o", f"sim needs {SIM}"),
     "audit": ("audit o", f"audit needs {SIM}"),

@@ -9,11 +9,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
-
-from live.job import Job
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -33,14 +31,23 @@ def resident_bytes(pids: Iterable[int]) -> int:
     return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES for pid in pids)
 
 
-class Worker:
-    """A `live.worker` process, which answers in JSON lines."""
+class ClientJob(Protocol):
+    """What a process must do; passed as JSON."""
 
-    def __init__(self, job: Job) -> None:
+    @property
+    def system(self) -> str: ...
+    @property
+    def role(self) -> str: ...
+
+
+class Worker:
+    """A client process, by default `live.worker`, which answers in JSON lines."""
+
+    def __init__(self, job: ClientJob, module: str = "live.worker") -> None:
         self.job = job
         paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "live.worker", msgspec.json.encode(job).decode()],
+            [sys.executable, "-m", module, msgspec.json.encode(job).decode()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -67,6 +74,11 @@ class Worker:
         assert self._process.stdin is not None
         self._process.stdin.close()
 
+    def kill(self) -> None:
+        """End it as a crash does."""
+        self._process.kill()
+        self._process.wait()
+
     def end(self) -> None:
         assert self._process.stdout is not None
         try:
@@ -78,9 +90,9 @@ class Worker:
 
 
 @contextmanager
-def workers(jobs: Iterable[Job]) -> Iterator[list[Worker]]:
+def workers(jobs: Iterable[ClientJob], module: str = "live.worker") -> Iterator[list[Worker]]:
     """Start the workers, and wait until all are ready."""
-    started = [Worker(job) for job in jobs]
+    started = [Worker(job, module) for job in jobs]
     try:
         for worker in started:
             worker.hear()

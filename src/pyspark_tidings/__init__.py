@@ -35,6 +35,10 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         return ArchiveBatchReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        if any(name.lower() == "durable" for name in self.options):
+            from tidings.spark.format.durable_stream_reader import DurableStreamReader
+
+            return DurableStreamReader(self.options, schema)
         from tidings.spark.format.stream_reader import ArchiveStreamReader
 
         return ArchiveStreamReader(self.options, schema)

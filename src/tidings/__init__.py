@@ -25,20 +25,30 @@ if TYPE_CHECKING:
     from tidings import testing as testing
     from tidings.bus.connect import connect as connect
     from tidings.bus.connect import embedded as embedded
+    from tidings.bus.durable_stream import DurableStream as DurableStream
+    from tidings.bus.gaps import EventsMissed as EventsMissed
+    from tidings.bus.gaps import Gap as Gap
+    from tidings.bus.history import HistoryStream as HistoryStream
+    from tidings.bus.history_reader import HistoryGap as HistoryGap
     from tidings.bus.ordered_service import OrderedService as OrderedService
     from tidings.bus.receipts import Receipt as Receipt
     from tidings.bus.service import EventService as EventService
-    from tidings.bus.stream import EventsMissed as EventsMissed
+    from tidings.bus.service import SetAside as SetAside
     from tidings.bus.stream import Stream as Stream
     from tidings.core.errors import ArchiveError as ArchiveError
     from tidings.core.errors import AttributeValueError as AttributeValueError
     from tidings.core.errors import ConnectionFailed as ConnectionFailed
+    from tidings.core.errors import DeliveriesExhausted as DeliveriesExhausted
     from tidings.core.errors import FilterError as FilterError
     from tidings.core.errors import MissingExtra as MissingExtra
+    from tidings.core.errors import NoResponder as NoResponder
     from tidings.core.errors import NotConfirmed as NotConfirmed
+    from tidings.core.errors import NotHeld as NotHeld
     from tidings.core.errors import NotYetAvailable as NotYetAvailable
     from tidings.core.errors import OrderError as OrderError
+    from tidings.core.errors import PayloadError as PayloadError
     from tidings.core.errors import PipelineError as PipelineError
+    from tidings.core.errors import RequestFailed as RequestFailed
     from tidings.core.errors import ScenarioError as ScenarioError
     from tidings.core.errors import StoreError as StoreError
     from tidings.core.errors import SubscriptionRefused as SubscriptionRefused
@@ -70,8 +80,9 @@ _HOMES = {
     "tidings.storage.archive": ("Archive", "ArchiveReader", "ArchiveSettings"),
     "tidings.core.filters.language.builder": ("col",),
     "tidings.core.errors": (
-        *("ArchiveError", "AttributeValueError", "ConnectionFailed", "FilterError", "MissingExtra"),
-        *("NotConfirmed", "NotYetAvailable", "OrderError", "PipelineError", "ScenarioError", "StoreError"),
+        *("ArchiveError", "AttributeValueError", "ConnectionFailed", "DeliveriesExhausted", "FilterError"),
+        *("MissingExtra", "NoResponder", "NotConfirmed", "NotHeld", "NotYetAvailable", "OrderError"),
+        *("PayloadError", "PipelineError", "RequestFailed", "ScenarioError", "StoreError"),
         *("SubscriptionRefused", "TidingsError", "TopicError", "TraceError", "WireError"),
     ),
     "tidings.core.events.event": ("Event", "EventId"),
@@ -84,9 +95,13 @@ _HOMES = {
     "tidings.core.overlay.epidemic.settings": ("RecoverySettings",),
     "tidings.core.ordering.subscriber": ("Patience",),
     "tidings.recording.recorder": ("Recorder",),
-    "tidings.bus.service": ("EventService",),
+    "tidings.bus.durable_stream": ("DurableStream",),
+    "tidings.bus.history": ("HistoryStream",),
+    "tidings.bus.history_reader": ("HistoryGap",),
+    "tidings.bus.service": ("EventService", "SetAside"),
     "tidings.bus.receipts": ("Receipt",),
-    "tidings.bus.stream": ("EventsMissed", "Stream"),
+    "tidings.bus.gaps": ("EventsMissed", "Gap"),
+    "tidings.bus.stream": ("Stream",),
     "tidings.core.filters.matching.match_index": ("MatchIndex",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -12,18 +12,27 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
+from datetime import timedelta
 from functools import wraps
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from tidings.bus import connect as opening
 from tidings.bus.connect import Embedded
+from tidings.bus.durable_stream import MAX_UNACKED, Ack
+from tidings.bus.expiry import Expiry
+from tidings.bus.gaps import Gap
+from tidings.bus.history_reader import Start
 from tidings.bus.receipts import Receipt
-from tidings.bus.service import EventService, PublishedEvent
+from tidings.bus.requests import DEFAULT_CONCURRENCY, DEFAULT_TIMEOUT_S, check_handler
+from tidings.bus.service import EventService, PublishedEvent, SetAside
+from tidings.bus.serving import RequestServer
 from tidings.bus.stream import DEFAULT_BUFFER_EVENTS, KEEP, Condition, Stream, Unchanged
 from tidings.core.errors import ConnectionFailed
 from tidings.core.events.event import Event, EventId
+from tidings.core.events.payload import Payload
 from tidings.core.events.subscription import OrderName
 from tidings.core.filters.language.predicates import Scalar
 
@@ -106,6 +115,21 @@ class SyncStream(AbstractContextManager["SyncStream"]):
         """Events dropped because the reader was too slow; see `Stream.dropped`."""
         return self._stream.dropped
 
+    @property
+    def expired(self) -> int:
+        """Events that were not shown because they had expired; see `Stream.expired`."""
+        return self._stream.expired
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """The latest gaps; see `Stream.gaps`."""
+        return list(self._stream.gaps)
+
+    @property
+    def missed(self) -> int:
+        """Events in all gaps so far; see `Stream.missed`."""
+        return self._stream.missed
+
     def get(self, timeout_s: float | None = None) -> Event:
         """Return the next event, as `Stream.get`; raises TimeoutError if none arrives within `timeout_s` seconds."""
         return self._loop.run(self._stream.get(timeout_s))
@@ -123,6 +147,18 @@ class SyncStream(AbstractContextManager["SyncStream"]):
         batches = self._stream.batches(max_events, max_wait_s)
         while (batch := self._loop.run(_next_of(batches))) is not None:
             yield batch
+
+    def ack(self, event: Event) -> None:
+        """Acknowledge an event, as `Event.ack`."""
+        self._loop.run(event.ack())
+
+    def nack(self, event: Event, after: float | timedelta = 0.0) -> None:
+        """Give an event back, as `Event.nack`."""
+        self._loop.run(event.nack(after))
+
+    def cancel(self) -> None:
+        """End a durable subscription or a group for good, as `Stream.cancel`."""
+        self._loop.run(self._stream.cancel())
 
     def add(self, *topics: str) -> None:
         """Select these topic patterns as well, as `Stream.add`."""
@@ -144,11 +180,52 @@ class SyncStream(AbstractContextManager["SyncStream"]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if not self._loop.stopped:  # otherwise the bus has ended the stream
-            self._loop.run(self._stream.__aexit__(None, None, None))
+            self._loop.run(self._stream.__aexit__(kind, error, trace))
 
 
 async def _next_of(batches: AsyncIterator[list[Event]]) -> list[Event] | None:
     return await anext(batches, None)
+
+
+class SyncServer(AbstractContextManager["SyncServer"]):
+    """Answers requests while its `with` block runs, as `RequestServer` without `async`. Handlers run in threads, so
+    that they may block and use the bus."""
+
+    def __init__(self, loop: _Loop, server: RequestServer, threads: ThreadPoolExecutor) -> None:
+        self._loop = loop
+        self._server = server
+        self._threads = threads
+
+    @property
+    def answered(self) -> int:
+        """Requests that got an answer."""
+        return self._server.answered
+
+    @property
+    def failed(self) -> int:
+        """Requests whose caller got a failure."""
+        return self._server.failed
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until the bus is closed, or `timeout_s` seconds; requests are answered meanwhile."""
+
+        async def wait() -> None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._server.wait()
+
+        self._loop.run(wait())
+
+    def __enter__(self) -> Self:
+        self._loop.run(self._server.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._loop.stopped:
+            self._loop.run(self._server.__aexit__(kind, error, trace))
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 class SyncBus(AbstractContextManager["SyncBus"]):
@@ -173,8 +250,9 @@ class SyncBus(AbstractContextManager["SyncBus"]):
         self,
         topic: str,
         attributes: Mapping[str, Scalar] | None = None,
-        payload: bytes = b"",
+        payload: Payload = b"",
         *,
+        expires: Expiry | None = None,
         wait: Literal[True] = True,
     ) -> EventId: ...
 
@@ -183,8 +261,9 @@ class SyncBus(AbstractContextManager["SyncBus"]):
         self,
         topic: str,
         attributes: Mapping[str, Scalar] | None = None,
-        payload: bytes = b"",
+        payload: Payload = b"",
         *,
+        expires: Expiry | None = None,
         wait: Literal[False],
     ) -> SyncReceipt: ...
 
@@ -192,14 +271,15 @@ class SyncBus(AbstractContextManager["SyncBus"]):
         self,
         topic: str,
         attributes: Mapping[str, Scalar] | None = None,
-        payload: bytes = b"",
+        payload: Payload = b"",
         *,
+        expires: Expiry | None = None,
         wait: bool = True,
     ) -> EventId | SyncReceipt:
         """Publish one event, as `EventService.publish`; with `wait=False` it returns a `SyncReceipt`."""
         if wait:
-            return self._run(self._bus.publish(topic, attributes, payload))
-        receipt = self._run(self._bus.publish(topic, attributes, payload, wait=False))
+            return self._run(self._bus.publish(topic, attributes, payload, expires=expires))
+        receipt = self._run(self._bus.publish(topic, attributes, payload, expires=expires, wait=False))
         assert self._loop is not None
         return SyncReceipt(self._loop, receipt)
 
@@ -213,12 +293,92 @@ class SyncBus(AbstractContextManager["SyncBus"]):
         where: Condition | None = None,
         order: OrderName = "none",
         buffer_events: int = DEFAULT_BUFFER_EVENTS,
+        durable: str | None = None,
+        group: str | None = None,
+        group_by: str | None = None,
+        ack: Ack = "auto",
+        takeover: bool = False,
+        keep_for: timedelta | float | None = None,
+        max_unacked: int = MAX_UNACKED,
+        max_deliveries: int | None = None,
+        dead_letter: str | None = None,
+        start: Start = "new",
+        archive: str | None = None,
     ) -> SyncStream:
         """Return a stream to use with `with`; the arguments are those of `EventService.subscribe`."""
         if self._loop is None:
             raise ConnectionFailed(NOT_OPEN)
-        stream = self._bus.subscribe(*topics, where=where, order=order, buffer_events=buffer_events)
+        stream = self._bus.subscribe(
+            *topics,
+            where=where,
+            order=order,
+            buffer_events=buffer_events,
+            durable=durable,
+            group=group,
+            group_by=group_by,
+            ack=ack,
+            takeover=takeover,
+            keep_for=keep_for,
+            max_unacked=max_unacked,
+            max_deliveries=max_deliveries,
+            dead_letter=dead_letter,
+            start=start,
+            archive=archive,
+        )
         return SyncStream(self._loop, stream)
+
+    def request(
+        self,
+        topic: str,
+        attributes: Mapping[str, Scalar] | None = None,
+        payload: Payload = b"",
+        *,
+        timeout: float | timedelta = DEFAULT_TIMEOUT_S,
+    ) -> Event:
+        """Publish a request and return its answer, as `EventService.request`."""
+        return self._run(self._bus.request(topic, attributes, payload, timeout=timeout))
+
+    def serve(
+        self,
+        topic: str,
+        handler: Callable[[Event], Any],
+        *,
+        group: str | None = None,
+        where: Condition | None = None,
+        concurrency: int = DEFAULT_CONCURRENCY,
+    ) -> SyncServer:
+        """Answer requests inside `with`; the arguments are those of `EventService.serve`, and `handler` is a plain
+        function, which runs in a thread."""
+        if self._loop is None:
+            raise ConnectionFailed(NOT_OPEN)
+        check_handler(handler)
+
+        async def handle(event: Event) -> Any:
+            return await asyncio.get_running_loop().run_in_executor(threads, handler, event)
+
+        server = self._bus.serve(topic, handle, group=group, where=where, concurrency=concurrency)
+        threads = ThreadPoolExecutor(concurrency, thread_name_prefix="tidings-serve")
+        return SyncServer(self._loop, server, threads)
+
+    def cancel_durable(self, name: str) -> None:
+        """End a durable subscription or a group for good, as `EventService.cancel_durable`."""
+        self._run(self._bus.cancel_durable(name))
+
+    def durable_subscriptions(self) -> list[dict[str, Any]]:
+        """Return the network's durable subscriptions and groups, as `EventService.durable_subscriptions`."""
+        return self._run(self._bus.durable_subscriptions())
+
+    def set_aside(self, name: str) -> list[SetAside]:
+        """Return what was set aside, as `EventService.set_aside`."""
+        return self._run(self._bus.set_aside(name))
+
+    def release(self, name: str, numbers: Iterable[int]) -> int:
+        """Deliver events again that were set aside, as `EventService.release`."""
+        return self._run(self._bus.release(name, numbers))
+
+    def drop_aside(self, name: str, numbers: Iterable[int]) -> int:
+        """Drop events that were set aside, as `EventService.drop_aside`."""
+        return self._run(self._bus.drop_aside(name, numbers))
 
     def status(self) -> dict[str, Any]:
         """Return the state of the service, as `EventService.status`."""

@@ -24,13 +24,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from tidings.bus.bus import Bus
+from tidings.bus.memory_archive import MemoryArchive
 from tidings.bus.overlay import AUTO, check_loss, recovery_of
 from tidings.bus.sequencing import LocalSequencing
+from tidings.bus.service import EventService
 from tidings.bus.virtual_sequencers import SimulatedOrdering, simulated_layout
 from tidings.core.client.reliable_session import ReliableClient
 from tidings.core.client.session import BestEffortClient
 from tidings.core.errors import ConnectionFailed
 from tidings.core.events.run import Stretch
+from tidings.core.events.subscription import OrderName
 from tidings.core.kernel import Node
 from tidings.core.messages import PublishFailed
 from tidings.core.ordering.layout import EVERYTHING
@@ -123,8 +126,10 @@ class TestNetwork:
         self._ordering = SimulatedOrdering(self._network, layout, self._plain_bus)
         self._order_patience = order_patience
         self._clients = 0
+        self._archives: dict[str, MemoryArchive] = {}
         self._cuts: dict[tuple[str, str], Callable[[str, str], bool]] = {}
         make_broker = BrokerMaker(broker_specs(topology, overlay, settings))
+        make_broker.layout, make_broker.want_order = layout, self._ordering.want
         for name in self.brokers:
             self._network.add(name, make_broker)
         self._network.start()
@@ -166,13 +171,44 @@ class TestNetwork:
             Bus(lambda: LocalSequencing(self._ordering, who), patience=self._order_patience), at, who
         )
 
+    async def keep_archive(self, at: str = "b0", *topics: str, order: OrderName = "none") -> None:
+        """Keep all events of a broker in memory from now on, so that its clients' subscriptions can `start` with them.
+
+        Args:
+            at: The broker's name; the network must be guaranteed.
+            topics: Topic patterns; without any, every topic.
+            order: "total" or "causal" for subscriptions with that order.
+        """
+        if not self.guaranteed:
+            raise ValueError("keep_archive requires mode 'guaranteed'")
+        recorder = self.connect(at, name=f"{at}/archive")
+        archive = MemoryArchive(at, recorder, lambda: self._network.nodes[at].protocol, *topics, order=order)
+        await archive.open()
+        self._archives[at] = archive
+
     def _plain_bus(self, at: str, name: str) -> Bus:
         return self._link(Bus(), at, name)
 
     def _link(self, bus: Bus, at: str, name: str) -> Bus:
         connection = _ReliableConnection if self.guaranteed else _SimulatedConnection
         bus.connection = connection(self._network, at, name, bus)
+        bus.archive = self._archives.get(at)
         return bus
+
+    def move(self, client: EventService, to: str) -> None:
+        """Connect a client of a guaranteed network to another broker, as a client with several addresses does when its
+        broker is gone. What waited for it at the old one does not come; its streams say so (`Stream.gaps`).
+
+        Args:
+            client: The client, inside its `async with`.
+            to: The broker's name.
+        """
+        self._check(to)
+        connection = client.connection if isinstance(client, Bus) else None
+        if not isinstance(connection, _ReliableConnection):
+            raise ValueError("only a client of a guaranteed network moves, and only its own network moves it")
+        connection.move(to)
+        self._ordering.place(connection.name, to)
 
     def crash(self, broker: str, *, keep_state: bool = True) -> None:
         """Crash a broker, and the sequencer on the same machine if there is one (`restart` and `pause` likewise).
@@ -325,6 +361,17 @@ class _SimulatedConnection:
 
 
 class _ReliableConnection(_SimulatedConnection):
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def move(self, to: str) -> None:
+        client = self.client
+        assert isinstance(client, ReliableClient)
+        if to != self._broker:
+            self._broker = to
+            self._network.move(self._name, to, lambda: client.moved(to))
+
     def _make(self, node: SimulatedNode) -> Node:
         self._client = _ConnectedReliableClient(node, self._broker, self._bus)
         return self._client

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import timedelta
+
 import tidings
 from tidings import col
+
+
+@dataclass
+class Story:
+    title: str
 
 
 async def publish_and_read(bus: tidings.EventService) -> None:
@@ -12,7 +20,11 @@ async def publish_and_read(bus: tidings.EventService) -> None:
     event_id = await receipt
     print(event_id.source, event_id.sequence)
     await bus.publish("/a", {"size": [1]})  # error: dict-item
-    await bus.publish("/a", payload="text")  # error: call-overload
+    await bus.publish("/a", payload="text", expires=30)
+    await bus.publish("/a", payload={"title": "oil"}, expires=timedelta(hours=1))
+    await bus.publish("/a", payload=Story("oil"))
+    await bus.publish("/a", payload=object())  # error: call-overload
+    await bus.publish("/a", expires="30s")  # error: call-overload
     count: int = await bus.publish_many([("/a", {"size": 12}, b"")])
     print(count)
     async with bus.subscribe("/a/**", where="size > 10", order="total") as stream:
@@ -29,7 +41,10 @@ async def publish_and_read(bus: tidings.EventService) -> None:
         await stream.change("/b", where=None)
         await stream.change(where=3)  # error: arg-type
         async for batch in stream.batches(100, 0.5):
-            print(batch[0].payload.decode())
+            print(batch[0].payload.decode(), batch[0].text + batch[0].content_type, stream.expired + 1)
+            print(batch[0].decode(Story).title)
+            print(batch[0].decode(Story).titel)  # error: attr-defined
+            print(batch[0].expires_at + 1)  # error: operator
     bus.subscribe("/a", where=tidings.Filter("size > 10"), order="fifo")
     bus.subscribe("/a", where=(col("size") > 10) & col("subject").like("oil%"))
     bus.subscribe("/a", order="totl")  # error: arg-type

@@ -163,7 +163,7 @@ def test_a_slow_reader_loses_its_own_events_and_nobody_elses(caplog: pytest.LogC
         (("/t", {"": 1}), tidings.AttributeValueError),
         (("/t", {"topic": "/u"}), tidings.AttributeValueError),
         (("/t", {f"x{number}": 1 for number in range(MAX_ATTRIBUTES + 1)}), tidings.AttributeValueError),
-        (("/t", {}, "text"), tidings.AttributeValueError),
+        (("/t", {}, object()), tidings.PayloadError),
         (("/t", {}, bytes(MAX_EVENT_BYTES)), tidings.AttributeValueError),
     ],
 )

@@ -296,7 +296,7 @@ MISTAKES: tuple[tuple[str, Any, Any, str], ...] = (
     ("/a", {"topic": "/b"}, b"", "reserved"),
     ("/a", {"~order": b""}, b"", "reserved"),
     ("/a", {"~x": 1}, b"", "reserved"),
-    ("/a", {}, "text", "payload must be bytes"),
+    ("/a", {}, object(), "a payload of type object cannot be encoded"),
     ("/a", {}, bytes(MAX_EVENT_BYTES), "bytes"),
     ("/a", {f"x{n}": n for n in range(MAX_ATTRIBUTES + 1)}, b"", "at most 256"),
 )

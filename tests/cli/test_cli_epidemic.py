@@ -264,9 +264,9 @@ def test_a_flag_of_up_that_cannot_be_used_is_named(given: UpOptions, flag: str) 
 def test_an_event_shows_how_it_was_recovered() -> None:
     printer = Printer(PayloadForm.TEXT, as_json=True)
     event = Event("p", 0, 1, "/t", 0, {}, b"")
-    assert "recovered_by" not in printer._fields(event)
+    assert "recovered_by" not in printer.fields(event)
     event.__dict__["recovered_by"] = "push"
-    assert printer._fields(event)["recovered_by"] == "push"
+    assert printer.fields(event)["recovered_by"] == "push"
 
 
 def test_status_shows_recovery_line_by_line(capsys: pytest.CaptureFixture[str]) -> None:

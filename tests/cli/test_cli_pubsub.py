@@ -112,6 +112,23 @@ def test_what_is_published_is_printed_where_the_filter_says_so(start: Start, tra
     assert code == 0, err
 
 
+def test_an_event_says_what_it_is_and_when_it_expires(start: Start) -> None:
+    url = ready_url(start("broker", "--listen", "127.0.0.1:0"))
+    reading = subscribed(start, url, "/x", "--json", "--count", 3)
+    assert tidings("pub", url, "/x", "plain").returncode == 0
+    assert tidings("pub", url, "/x", "short", "--expires", "1.5h").returncode == 0
+    with sync.connect(url) as bus:
+        bus.publish("/x", {}, {"a": 1})
+    plain, short, typed = map(json.loads, reading.communicate(timeout=PATIENCE_S)[0].splitlines())
+    assert not {"content_type", "expires_at"} & plain.keys()
+    assert abs(short["expires_at"] - short["published_at"] - 5_400 * 10**9) < 10**9
+    assert (typed["content_type"], typed["payload"]) == ("application/json", '{"a":1}')
+    for bad in ("0s", "soon", "-1s", "1e12s"):
+        found = tidings("pub", url, "/x", "--expires", bad)
+        assert (found.returncode, found.stdout) == (2, "")
+        assert "--expires" in found.stderr and "Traceback" not in found.stderr
+
+
 def test_status_shows_who_is_there(start: Start) -> None:
     url = ready_url(start("broker", "--listen", "127.0.0.1:0", "--neighbour", "b1=127.0.0.1:9"))
     subscribed(start, url, "/x", "--name", "reader")

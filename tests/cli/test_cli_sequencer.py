@@ -447,6 +447,42 @@ def test_up_with_total_order_survives_the_end_of_a_sequencer(start: Start) -> No
     assert network.wait(timeout=PATIENCE_S) == 0
 
 
+@pytest.mark.processes
+def test_a_durable_subscription_of_such_a_network_has_its_order(start: Start) -> None:
+    network = start(
+        "up",
+        "--brokers",
+        2,
+        "--base-port",
+        base_port(5),
+        "--mode",
+        "guaranteed",
+        "--order",
+        "total",
+        "--json",
+    )
+    urls = [broker["url"] for broker in first_line(network)["brokers"]]
+    flags = ["/x/**", "--durable", "billing", "--order", "total", "--raw"]
+    assert tidings("sub", urls[1], *flags, "--timeout", 0).returncode == 3
+    plain = start("sub", urls[0], "/x/**", "--order", "total", "--raw", "--count", 4)
+    assert plain.stderr is not None
+    assert plain.stderr.readline() == "subscribed\n"
+    publishers = [
+        start("pub", url, f"/x/{text}", text, "--count", 2) for url, text in zip(urls, "ab", strict=True)
+    ]
+    assert [publisher.wait(timeout=PATIENCE_S) for publisher in publishers] == [0, 0]
+    seen = plain.communicate(timeout=PATIENCE_S)[0].splitlines()
+    read = [tidings("sub", url, *flags, "--count", 2, "--timeout", 20).stdout.splitlines() for url in urls]
+    assert read[0] + read[1] == seen
+    shown = tidings("subscriptions", urls[1])
+    assert "billing" in shown.stdout and "total" in shown.stdout
+    refused = tidings("sub", urls[0], "/x/**", "--durable", "billing", "--order", "causal", "--timeout", 0)
+    assert refused.returncode == 4
+    assert "provides total order, not causal order" in refused.stderr
+    network.send_signal(signal.SIGINT)
+    assert network.wait(timeout=PATIENCE_S) == 0
+
+
 async def in_step(url: str) -> None:
     """Until the standby has all that the active one has."""
     async with connect(url).without_order() as service:

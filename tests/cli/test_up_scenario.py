@@ -401,6 +401,22 @@ def test_a_scenario_in_wall_time_writes_what_the_simulator_writes(
 
 
 @pytest.mark.processes
+def test_nobody_waits_for_events_that_expired(tmp_path: Path, start: Callable[..., Started]) -> None:
+    """They live for a microsecond, which no event needs to cross three brokers."""
+    short = PLAIN.replace("rate_hz", "expires_ms = 0.001\nrate_hz")
+    process = start(f"duration_s = 3\nsettle_s = 50\n{GUARANTEED}{short}", "--json")
+    printed, errors = process.communicate(timeout=2 * PATIENCE_S)
+    assert process.returncode == 0, errors
+    summary = json.loads(printed)
+    assert 2 <= summary["settled_s"] < 50
+    assert (summary["expected"], summary["delivered"], summary["delivery_ratio"]) == (0, 0, 1)
+    assert summary["expired"] > 0
+    trace = Trace.read(tmp_path / "out")
+    assert not [str(verdict) for verdict in check_all(trace) if not verdict.holds]
+    assert trace.published["expires_ns"].null_count == 0
+
+
+@pytest.mark.processes
 def test_a_run_in_which_all_arrives_ends_early(tmp_path: Path, start: Callable[..., Started]) -> None:
     process = start(f"duration_s = 3\nsettle_s = 50\n{BEST_EFFORT}{PLAIN}", "--json")
     printed, errors = process.communicate(timeout=2 * PATIENCE_S)

@@ -280,7 +280,7 @@ def keep_the_log_in_memory_only(patch: pytest.MonkeyPatch) -> None:
         self._store.write([("log", entry.id.encode(), None) for entry in news])
         return news
 
-    def durable(self: Subscriptions, record_id: str, interest: Interest) -> LogEntry:
+    def durable(self: Subscriptions, record_id: str, interest: Interest, *, silent: bool = False) -> LogEntry:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(SubscriptionLog, "take", take)
             return add_own(self, record_id, interest)

@@ -11,10 +11,15 @@ from types import ModuleType
 
 import pytest
 
-from tidings.lab import campaign, epidemic_campaign, order_campaign
+from tidings.lab import campaign, epidemic_campaign, order_campaign, share_campaign
 from tidings.scenarios.trace.memory import MemoryWriter
 
-RUNS = [(campaign, (2, 5, 17)), (epidemic_campaign, (0, 1, 3)), (order_campaign, (0, 42, 13))]
+RUNS = [
+    (campaign, (2, 5, 17)),
+    (epidemic_campaign, (0, 1, 3)),
+    (order_campaign, (0, 42, 13)),
+    (share_campaign, (1, 2, 7)),
+]
 """With crash points, runs, newcomers, and subscribers that resume."""
 
 

@@ -24,7 +24,11 @@ from tidings.core.wire.frames import frame
 
 for module in pkgutil.walk_packages(core.__path__, "tidings.core."):  # whichever of them has messages
     importlib.import_module(module.name)
-CLASSES = sorted(WireMessage.__subclasses__(), key=lambda cls: int(cls.__struct_config__.tag or 0))
+DIRECT = WireMessage.__subclasses__()
+CLASSES = sorted(
+    [*DIRECT, *(kind for cls in DIRECT for kind in cls.__subclasses__())],
+    key=lambda cls: int(cls.__struct_config__.tag or 0),
+)
 FILE = "wire.txt"
 STAMP = Timestamp(2, 7, (0, 3), (5, 0))
 NUMBERS = ((b"\x02" * 8, 3, 4), (b"\x05" * 8, 6, 7))
@@ -65,6 +69,8 @@ class Filler:
             return tuple(map(self.value, arguments))
         if origin in (UnionType, Union):
             return self.value(arguments[0])
+        if origin is dict:
+            return {f"a{next(self._numbers)}": next(self._numbers)}
         if origin is Literal:
             return arguments[0]
         if isinstance(hint, type) and issubclass(hint, WireMessage):

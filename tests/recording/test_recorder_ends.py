@@ -12,6 +12,7 @@ import tidings
 from live_network import until
 from recording_network import guaranteed_broker, numbers, play, recording, running
 from tidings.bus.bus import Bus
+from tidings.bus.gaps import EventsMissed, Gap
 from tidings.core.errors import ArchiveFull, ConnectionFailed
 from tidings.core.events.event import Event
 from tidings.core.facts import EventsGivenUp
@@ -24,7 +25,7 @@ from tidings.recording import recorder as recorder_module
 from tidings.recording.gaps import MAX_PENDING, PendingGaps
 from tidings.recording.recorder import Recorder
 from tidings.storage.archive import Archive, ArchiveReader
-from tidings.storage.archive.facts import Gap
+from tidings.storage.archive.facts import ArchiveGap
 
 pytestmark = pytest.mark.timeout(100)
 
@@ -34,7 +35,7 @@ async def publish(url: str, first: int, last: int) -> None:
         await bus.publish_many(("/a", {"number": number}, b"x") for number in range(first, last))
 
 
-def gaps(archive: Path) -> list[Gap]:
+def gaps(archive: Path) -> list[ArchiveGap]:
     with ArchiveReader(archive) as reader:
         return reader.gaps()
 
@@ -364,3 +365,16 @@ def test_gaps_that_cannot_be_written_are_bounded() -> None:
     assert len(pending.take(0)) == 1
     pending.make_all_due()
     assert sum(gap.missing or 0 for gap in pending.take(0)) == MAX_PENDING + 9
+
+
+def test_a_gap_of_an_order_is_noted_in_its_words(tmp_path: Path) -> None:
+    """Also where nobody knows of which source events are missing."""
+    recorder = Recorder("tidings://127.0.0.1:1", tmp_path, "/a", order="total")
+    noted: list[str] = []
+    recorder._on_miss(Gap("the client moved", 1, 7), True, lambda: noted.append("a"))
+    recorder._on_miss(Gap("kept", 1, 2, (EventsMissed("p", 3, 4, 5),)), True, lambda: noted.append("b"))
+    gaps = recorder._gaps.take(0)
+    assert [(gap.reason, gap.missing) for gap in gaps] == [("the client moved", 7), ("kept (p~3 4 to 5)", 2)]
+    for gap in gaps:
+        gap.noted()
+    assert noted == ["a", "b"]

@@ -21,6 +21,7 @@ class Network:
     """In place of the event service: it accepts what it is told to, and drains until it is told."""
 
     bookmarks = None
+    is_connected = True
 
     def __init__(self) -> None:
         self.held: dict[str, Subscription] = {}
@@ -112,7 +113,7 @@ class Place:
     def said(self, what: object) -> None:
         """Nothing that is looked at here."""
 
-    cancelled = ended = missed = failed = broken = accused = said
+    cancelled = ended = missed = failed = gap = broken = accused = said
 
 
 def event(sequence: int, published_at: int, topic: str = "/a") -> Publication:

@@ -32,7 +32,7 @@ LONG = ("thousand", "workload")
 """More than five seconds; these run below with less to do."""
 QUICK = sorted(path.stem for path in SCENARIOS.glob("*.toml") if path.stem not in LONG)
 LOSSLESS = ("chain", "tree")
-GUARANTEED = ("partitions",)
+GUARANTEED = ("partitions", "work_queue")
 REPAIRED = ("epidemic",)
 ORDERED = ("ordering",)
 

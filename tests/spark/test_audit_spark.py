@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from random_traces import random_trace, write_trace
+from shared_traces import broken_rows
 from tidings.core.errors import PipelineError
 from tidings.scenarios.trace.checkers import GUARANTEES, check_all
 from tidings.scenarios.trace.reader import Trace
@@ -50,8 +51,12 @@ def test_stages_over_partitions_say_what_the_checkers_say(tmp_path: Path, spark:
     """Large enough traces that every guarantee is broken in some bucket, and that the second look is needed."""
     before = spark.conf.get("spark.sql.execution.arrow.maxBytesPerBatch")
     with spark_stages(spark) as stages:
-        for seed, broken in ((1, True), (4, False)):
-            trace = random_trace(Random(seed), broken=broken, events=60, subscribers=12)
+        shared = broken_rows(Random(5)).trace()
+        plain = [
+            random_trace(Random(seed), broken=broken, events=60, subscribers=12)
+            for seed, broken in ((1, True), (4, False))
+        ]
+        for seed, trace in enumerate([*plain, shared]):
             path = write_trace(trace, tmp_path / str(seed), rows_per_group=40)
             found = audit_trace(
                 stages, path, ALL, AuditSizes(len(trace.delivered) // 2, len(trace.delivered) // 3)

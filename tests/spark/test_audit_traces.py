@@ -9,8 +9,10 @@ from random import Random
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+import shared_traces
 from arrow_types import TEXTS, held_as
 from breadth import few
 from random_traces import random_trace, write_trace
@@ -43,7 +45,12 @@ def test_an_audit_says_what_the_checkers_say(seeds: range, tmp_path: Path) -> No
     broken: Counter[str] = Counter()
     for seed in seeds:
         random = Random(seed)
-        trace = random_trace(random, broken=seed % 4 > 0)
+        if seed % 2:
+            trace = (shared_traces.broken_rows if seed % 4 > 1 else shared_traces.correct_rows)(
+                random
+            ).trace()
+        else:
+            trace = random_trace(random, broken=seed % 4 > 0)
         directory = write_trace(trace, tmp_path, rows_per_group=random.choice((1, 3, 50)))
         sizes = AuditSizes(random.choice((1, 5, 40)), random.choice((1, 9, 60)), random.choice((0, 100)))
         found = audited(directory, tuple(GUARANTEES), sizes)
@@ -56,7 +63,15 @@ def test_an_audit_says_what_the_checkers_say(seeds: range, tmp_path: Path) -> No
 
 def check_metrics(trace: Trace, found, *, exact: bool) -> None:
     wanted = metrics(trace)
-    for name in ("published", "delivered", "expected", "delivery_ratio", "duplicates", "out_of_order"):
+    for name in (
+        "published",
+        "delivered",
+        "expected",
+        "expired",
+        "delivery_ratio",
+        "duplicates",
+        "out_of_order",
+    ):
         assert getattr(found, name) == getattr(wanted, name), name
     if wanted.latency_ms is None:
         assert found.latency_ms is None
@@ -90,8 +105,31 @@ def test_the_guaranteed_mode_asks_for_what_it_promises(tmp_path: Path) -> None:
         )
         fifo = checkers.fifo(trace, orders=frozenset({"none", "fifo", "causal"}))
         once, *others = check_all(trace)
-        others = [verdict for verdict in others if verdict.guarantee != "fifo"]
-        assert found.verdicts == [once, fifo, *others, checkers.gap_free(trace)], seed
+        in_time = [verdict for verdict in others if verdict.guarantee == "expiry"]
+        others = [verdict for verdict in others if verdict.guarantee not in ("fifo", "expiry")]
+        assert found.verdicts == [once, fifo, *others, checkers.gap_free(trace), *in_time], seed
+
+
+def test_a_trace_from_before_events_expired_is_audited(tmp_path: Path) -> None:
+    directory = write_trace(random_trace(Random(5), broken=False), tmp_path)
+    path = directory / "published.parquet"
+    pq.write_table(pq.read_table(path).drop_columns(["expires_ns"]), path)
+    found = audit_trace(HereStages(), directory, AuditRequest(tuple(GUARANTEES)), AuditSizes(4, 4))
+    assert found.verdicts == check_all(Trace.read(directory), GUARANTEES)
+    assert found.quantities.metrics.expired == 0
+
+
+def test_what_expired_has_a_line_of_its_own(tmp_path: Path) -> None:
+    published = [PublishedRow(f"p:{n}", "p", n, "/a", [], 1, 10, 11, 15 if n else None) for n in range(3)]
+    delivered = [DeliveredRow("s", "x", 0, "p:0", 12), DeliveredRow("s", "x", 1, "p:1", 16)]
+    subscribed = [SubscribedRow("s", "x", ["/a"], None, "none", 0, 1)]
+    trace = Trace.from_rows(published=published, subscribed=subscribed, delivered=delivered)
+    found = audit_trace(HereStages(), write_trace(trace, tmp_path), AuditRequest(mode="guaranteed"))
+    assert [str(verdict) for verdict in found.verdicts if not verdict.holds] == [
+        "expiry: 1 violation, first: event p:1 at position 1 of subscriber s is shown 1 ns after it expired"
+    ]
+    assert (found.quantities.metrics.expired, found.quantities.missing.deliveries) == (1, 0)
+    assert not any("did not arrive" in remark for remark in found.remarks)
 
 
 def test_what_a_killed_publisher_had_not_confirmed_is_not_missed(tmp_path: Path) -> None:

@@ -12,52 +12,17 @@ import pyarrow as pa
 import pytest
 
 from broker_thread import BrokerThread
+from one_line import told_in_one_line
+from sink_queries import ROWS, add_files, finish, forget_last_commit, numbers, start
 from tidings.core.events.event import MAX_EVENT_BYTES, Event
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
-
-SECONDS = 100
-ROWS = 40
-"""Of one file, which is one batch."""
 
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerThread]:
     with BrokerThread(data=tmp_path / "broker") as running:
         yield running
-
-
-def add_files(directory: Path, *numbers: int) -> None:
-    directory.mkdir(exist_ok=True)
-    for number in numbers:
-        lines = (f"{number * ROWS + row}\n" for row in range(ROWS))
-        path = directory / f"{number:03}.txt"
-        path.write_text("".join(lines))
-        os.utime(path, (number, number))  # Spark takes the oldest first
-
-
-def start(session: Any, files: Path, checkpoint: Path, broker: BrokerThread, **options: str) -> Any:
-    lines = session.readStream.option("maxFilesPerTrigger", 1).text(str(files))
-    writer = lines.writeStream.format("tidings").queryName("numbers")
-    writer = writer.options(url=broker.url, topic="/numbers", checkpointLocation=str(checkpoint), **options)
-    return writer.trigger(availableNow=True).start()
-
-
-def finish(query: Any) -> None:
-    assert query.awaitTermination(SECONDS), "the query did not end"
-
-
-def forget_last_commit(checkpoint: Path) -> int:
-    """As if the driver had died between the last task and its commit: that batch is run again."""
-    commits = checkpoint / "commits"
-    last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
-    (commits / str(last)).unlink()
-    (commits / f".{last}.crc").unlink(missing_ok=True)
-    return last
-
-
-def numbers(events: list[Event]) -> list[int]:
-    return [int(event.payload) for event in events]
 
 
 def batches(events: list[Event]) -> list[int]:
@@ -204,13 +169,6 @@ def test_a_mistake_is_told_in_one_line(
         writer.mode("append").save()
     told_in_one_line(raised.value, words)
     assert not {b"2", b"3"} & set(broker.payloads())  # of a partition with a bad row nothing is published
-
-
-def told_in_one_line(error: BaseException, words: str) -> None:
-    """What a user sees: a line of Spark's at most, and then ours."""
-    first_two = str(error).splitlines()[:2]
-    assert any(words in line for line in first_two), first_two
-    assert "Traceback" not in str(error)
 
 
 def test_nothing_is_overwritten(spark: Any, broker: BrokerThread) -> None:

@@ -182,7 +182,7 @@ def test_wrong_columns_are_named_on_the_driver(
         ({"url": URL, "tlsc": "x"}, "did you mean tlsCa?"),
         (
             {"url": URL, "zzz": "x"},
-            "unknown option 'zzz': known options: url, topic, token, tlsCa, name, timeout",
+            "unknown option 'zzz': known options: url, topic, token, tlsCa, name, durable, timeout",
         ),
         ({"url": "127.0.0.1:7400"}, "option url: '127.0.0.1:7400' is not a broker's URL"),
         ({"url": "tidings://h:port"}, "option url: 'h:port' is not an address"),

@@ -66,6 +66,7 @@ def twin(event: Event, offset: int, partition: int) -> dict[str, Any]:
         "sequence": event.sequence,
         "attributes": [(name, attribute_text(value)) for name, value in attributes.items()],
         "order": order and {"topic": order.topic, "number": order.number, "after": list(order.after.items())},
+        "attempt": 1,
     }
 
 
@@ -100,7 +101,7 @@ def test_the_types_are_exactly_those_that_spark_makes_of_the_schema() -> None:
     assert SCHEMA.simpleString() == (
         "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
         "headers:array<struct<key:string,value:binary>>,source:string,sequence:bigint,"
-        "attributes:map<string,string>,order:struct<topic:string,number:bigint,after:map<string,bigint>>>"
+        "attributes:map<string,string>,order:struct<topic:string,number:bigint,after:map<string,bigint>>,attempt:int>"
     )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tidings.core.errors import PipelineError
-from tidings.spark.format.options import EARLIEST, KNOWN, LATEST, parse_options
+from tidings.spark.format.options import EARLIEST, KNOWN, LATEST, broker_addresses, parse_options
 
 A = {"archive": "/a"}
+D = {"url": "tidings://h:1", "durable": "lake"}
 
 
 def test_names_mean_the_same_in_any_case() -> None:
@@ -98,6 +99,19 @@ MISTAKES = [
     ({**A, "minPartitions": "1000000000"}, "to 100000"),
     ({**A, "maxOffsetsPerTrigger": "-1"}, "must be a number from 1"),
     ({**A, "consumer": " "}, "must be a name"),
+    ({**A, "durable": "lake"}, "options archive and durable exclude each other"),
+    ({"durable": "lake"}, "option durable needs url"),
+    ({**D, "durable": "-lake"}, "option durable '-lake' must have 1 to 64 letters, digits"),
+    ({**D, "url": "nats://h:1"}, "must start with tidings://"),
+    ({**D, "url": "tidings://h:1,h:port"}, "the port must be a number"),
+    (
+        {**D, "startingOffsets": "latest"},
+        "option startingOffsets is for archives: a durable subscription goes on",
+    ),
+    ({**D, "failOnDataLoss": "false"}, "option failOnDataLoss is for archives"),
+    ({**D, "consumer": "c"}, "option consumer is for archives"),
+    ({**D, "subscribe": "/a*"}, "option subscribe: topic pattern '/a*'"),
+    ({**D, "durabel": "x"}, "did you mean durable?"),
 ]
 
 
@@ -124,6 +138,18 @@ def test_options_of_the_other_kind_of_read() -> None:
             parse_options({**A, name: "1"}, streaming=False)
 
 
+def test_a_durable_subscription_is_read_as_a_stream() -> None:
+    given = {**D, "url": "tidings://h:1,g:2,tidings+tls://f:3", "subscribe": "/a/*, /b"}
+    parsed = parse_options(given, streaming=True)
+    assert parsed.durable == "lake" and [topic.text for topic in parsed.topics or ()] == ["/a/*", "/b"]
+    places = [(str(address), encrypted) for address, encrypted in broker_addresses(parsed.locations[0].text)]
+    assert places == [("h:1", False), ("g:2", False), ("f:3", True)]
+    with pytest.raises(
+        PipelineError, match=r"^option durable is only for streams, because a batch read never"
+    ):
+        parse_options(given, streaming=False)
+
+
 def test_every_known_option_is_read() -> None:
     """What is known and ignored would be a mistake that nobody is told."""
     values = {
@@ -145,9 +171,11 @@ def test_every_known_option_is_read() -> None:
         "minPartitions": "2",
         "maxOffsetsPerTrigger": "2",
         "consumer": "c",
+        "durable": "lake",
     }
     assert set(values) == set(KNOWN)
+    of_urls = ("token", "tlsCa", "timeout", "durable")
     for name, value in values.items():
-        base = {"url": "tidings://x:1"} if name in ("token", "tlsCa", "timeout") else {"archive": "/z"}
+        base = {"url": "tidings://x:1"} if name in of_urls else {"archive": "/z"}
         given = {name: value} if name in ("archive", "path", "url") else {**base, name: value}
         assert parse_options(given) != parse_options(base)

@@ -33,10 +33,22 @@ def test_a_campaign_on_spark_agrees_with_one_here(tmp_path: Path, monkeypatch: p
     assert len(list((tmp_path / "seeds").glob("part-*.parquet"))) == 3
 
 
+@pytest.mark.usefixtures("spark")
+def test_a_campaign_of_durable_subscriptions_on_spark(tmp_path: Path) -> None:
+    from tidings.lab import spark_campaign as campaign
+    from tidings.lab.share_campaign import run_in_turn
+
+    summary = campaign.run_campaign(range(8), "local[2]", tmp_path, "shares")
+    rows = sorted(pq.read_table(tmp_path / "seeds").to_pylist(), key=lambda found: found["seed"])
+    results = [campaign.row(run_in_turn(seed)) for seed in range(8)]
+    assert [found["delivered"] for found in rows] == [found["delivered"] for found in results]
+    assert summary.failed == 0 and [found["seed"] for found in rows] == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
 def test_a_failure_comes_with_the_command_that_replays_it() -> None:
     from tidings.lab import spark_campaign as campaign
 
-    result = CampaignResult(3, ("something is wrong",), 5, 4, 100)
+    result = CampaignResult(3, ("something is wrong",), 5, 4, 100, replay_command(3))
     assert campaign.row(result)["replay"] == replay_command(3)
     summary = campaign.Summary(10, 1, 50, 40, (replay_command(3),))
     assert str(summary) == f"10 seeds, 1 failed, 50 published, 40 delivered\n{replay_command(3)}"

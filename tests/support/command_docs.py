@@ -10,8 +10,18 @@ from typer.main import get_command
 
 from tidings.cli.main import app
 
-COMMANDS: dict[str, Any] = getattr(get_command(app), "commands")  # noqa: B009 - typer's type hides it
-BLOCK = re.compile(r"<!-- flags of (?P<verb>[a-z]+) -->\n(?P<table>.*?)<!-- end -->", re.DOTALL)
+
+def commands_of(group: Any, path: str = "") -> dict[str, Any]:
+    """All commands by what users type: `sub`, `context add`."""
+    found: dict[str, Any] = {}
+    for name, command in group.commands.items():
+        beneath = getattr(command, "commands", None)
+        found |= {path + name: command} if beneath is None else commands_of(command, f"{path}{name} ")
+    return found
+
+
+COMMANDS = commands_of(get_command(app))
+BLOCK = re.compile(r"<!-- flags of (?P<verb>[a-z ]+) -->\n(?P<table>.*?)<!-- end -->", re.DOTALL)
 NAMES = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
 
 

@@ -45,6 +45,11 @@ def numbers(events: Sequence[tidings.Event]) -> list[Any]:
     return [event.attributes["n"] for event in events]
 
 
+def missed_by(stream: tidings.Stream) -> list[tidings.EventsMissed]:
+    """What its gaps name."""
+    return [missed for gap in stream.gaps for missed in gap.missed]
+
+
 def check_once_in_order(ids: Sequence[EventId]) -> None:
     """No event twice, and those of each source in its order."""
     assert len(set(ids)) == len(ids), "an event was shown twice"
@@ -65,10 +70,15 @@ async def check_publish_and_subscribe(make: Make) -> None:
         assert (one.id, one.topic, one.payload) == (EventId(drawn.name, 0, 1), "/a/b", b"payload")
         assert one.attributes == attributes
         assert two.id == second
+        await named.publish("/a/b", {"n": 3}, {"title": "oil"}, expires=1e-9)
+        await named.publish("/a/b", {"n": 4}, {"title": "oil"}, expires=600)
+        (typed,) = await take(stream, 1)
+        assert (typed.json(), typed.content_type) == ({"title": "oil"}, "application/json")
+        assert typed.attributes == {"n": 4} and typed.expires_at is not None and stream.expired == 1
         assert (await drawn.publish("/a/b")).sequence == 4
         status = await drawn.status()
         assert status["connected"] and status["published"] == status["confirmed"] == 4
-        assert status["subscriptions"] == 1 and status["notified"] == 2
+        assert status["subscriptions"] == 1 and status["notified"] == 4
         assert drawn.target.address.host in status["server"]  # type: ignore[attr-defined]
 
 

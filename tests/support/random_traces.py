@@ -24,11 +24,17 @@ def random_trace(random: Random, *, broken: bool, events: int = 24, subscribers:
     published = _publications(random, random.randrange(events + 1))
     subscribed = _subscriptions(random, random.randrange(1, subscribers + 1))
     delivered = _deliveries(random, published, subscribed)
+    expiry = Random(str(published))  # of its own: the other draws stay as they are
+    if expiry.random() < 0.3:
+        published, delivered = _with_expiry(expiry, published, delivered)
     for _ in range(random.randrange(1, 6) if broken else 0):
         if delivered:
             _change_delivery(random, delivered)
         if published and random.random() < 0.2:
             _change_publication(random, published)
+    if broken and published and expiry.random() < 0.2:
+        row = expiry.randrange(len(published))
+        published[row] = published[row]._replace(expires_ns=published[row].at_ns - 1)
     return Trace.from_rows(published=published, subscribed=subscribed, delivered=delivered)
 
 
@@ -101,6 +107,21 @@ def _selected(published: list[PublishedRow], subscribed: list[SubscribedRow]) ->
         (subscribed[row].subscriber, subscribed[row].subscription, coded.events.name(event))
         for row, event in pairs
     }
+
+
+def _with_expiry(
+    random: Random, published: list[PublishedRow], delivered: list[DeliveredRow]
+) -> tuple[list[PublishedRow], list[DeliveredRow]]:
+    """Let some events expire, and nobody see them after that."""
+    expires = {row.event_id: random.choice((None, None, row.at_ns + 5)) for row in published}
+    published = [row._replace(expires_ns=expires[row.event_id]) for row in published]
+    positions: dict[str, int] = {}
+    shown = []
+    for row in sorted(delivered, key=lambda row: row.position):
+        if row.at_ns <= (expires[row.event_id] or row.at_ns):
+            position = positions[row.subscriber] = positions.get(row.subscriber, -1) + 1
+            shown.append(row._replace(position=position))
+    return published, shown
 
 
 def _change_publication(random: Random, rows: list[PublishedRow]) -> None:

@@ -11,18 +11,27 @@ from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Protocol
 
+from tidings.bus.bus_shares import BusShares
+from tidings.bus.durable_stream import Durability
+from tidings.bus.expiry import Expiry, expiring
+from tidings.bus.history import NEEDS_ARCHIVE
+from tidings.bus.history_reader import HistoryReader, HistorySource, Start
 from tidings.bus.host import CLOSED, ApplicationHost
+from tidings.bus.memory_archive import MemoryArchive, MemoryHistory
 from tidings.bus.receipts import Batch, Receipt
 from tidings.bus.sequencing import Sequencing
-from tidings.bus.service import PublishedEvent, each, iterate
+from tidings.bus.service import NO_SHARES, PublishedEvent, SetAside, each, iterate
+from tidings.core.client.arrivals import Ranges, merged
 from tidings.core.client.reliable_session import ReliableClient
+from tidings.core.client.seam import Seam
 from tidings.core.client.session import BestEffortClient
 from tidings.core.client.session import ClientSession as ClientSession
-from tidings.core.errors import ConnectionFailed
+from tidings.core.errors import ConnectionFailed, SubscriptionRefused
 from tidings.core.events.event import EventId, no_event
+from tidings.core.events.payload import Payload
 from tidings.core.events.run import Stretch
 from tidings.core.events.subscription import Subscription
-from tidings.core.facts import NotificationsDropped, PublicationSent, StatusReceived
+from tidings.core.facts import NobodySubscribed, NotificationsDropped, PublicationSent, StatusReceived
 from tidings.core.filters.language.predicates import Scalar
 from tidings.core.ordering.subscriber import MAX_BUFFERED, Patience
 from tidings.core.overlay.guaranteed.bookmarks import LeftBookmarks
@@ -60,6 +69,10 @@ class _Beneath:
         return self._session.bookmarks
 
     @property
+    def is_connected(self) -> bool:
+        return self._session.is_connected
+
+    @property
     def identity(self) -> tuple[str, int]:
         return self._session.identity
 
@@ -74,7 +87,7 @@ class _Beneath:
         self._session.publish_stretch(stretch)
 
     def publish_as(
-        self, sequence: int, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
+        self, sequence: int, topic: str, attributes: Mapping[str, Scalar], payload: Payload, published_at: int
     ) -> None:
         full = self._session.add_as(sequence, topic, attributes, payload, published_at)
         self._bus.flush_soon(full=full)
@@ -91,6 +104,8 @@ class _Beneath:
 
 class Bus(ApplicationHost):
     """An event service over one connection to a broker."""
+
+    asking_costs = True
 
     def __init__(
         self,
@@ -110,6 +125,10 @@ class Bus(ApplicationHost):
         self._status: asyncio.Future[dict[str, Any]] | None = None
         self._broker = ""
         self._connection_lost = False
+        self._connections = 0
+        self.archive: MemoryArchive | None = None
+        """That of the broker, if the network is inside this process and keeps one."""
+        self._shares = BusShares(lambda: self.connection.client.shares, self.streams, self._places_of)
 
     @property
     def lossless(self) -> bool:
@@ -126,6 +145,10 @@ class Bus(ApplicationHost):
     @property
     def resumes(self) -> bool:
         return self.lossless
+
+    @property
+    def now(self) -> int:
+        return self.connection.now
 
     @property
     def broker(self) -> str:
@@ -173,19 +196,22 @@ class Bus(ApplicationHost):
         self,
         topic: str,
         attributes: Mapping[str, Scalar] | None = None,
-        payload: bytes = b"",
+        payload: Payload = b"",
         *,
+        expires: Expiry | None = None,
         wait: bool = True,
     ) -> Any:
         self._check_open()
         await self._wait_for_room()
         self._check_open()
+        if expires is not None:
+            payload = expiring(payload, expires, self.now)
         sequence = self._publish(topic, attributes or {}, payload)
         receipt = Receipt(EventId(*self._session.identity, sequence))
         self.ledger.add(sequence, sequence, receipt)
         return await receipt if wait else receipt
 
-    def _publish(self, topic: str, attributes: Mapping[str, Scalar], payload: bytes) -> int:
+    def _publish(self, topic: str, attributes: Mapping[str, Scalar], payload: Payload) -> int:
         session, now = self._session, self.connection.now
         if self._order is not None:
             return self._application.publish(topic, attributes, payload, now)
@@ -261,10 +287,13 @@ class Bus(ApplicationHost):
             self.connection.client.flush(full_only=True)
         if not self._flush_due:
             self._flush_due = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            asyncio.get_running_loop().call_soon(self._flush_in_turn)
+
+    def _flush_in_turn(self) -> None:
+        self._flush_due = False
+        self._flush()
 
     def _flush(self) -> None:
-        self._flush_due = False
         if self._open:
             self.connection.client.flush()
 
@@ -273,6 +302,86 @@ class Bus(ApplicationHost):
     async def _give_up(self, subscription_id: str) -> None:
         if not self.keeps_subscriptions:  # otherwise the events wait until this client restarts
             await super()._give_up(subscription_id)
+
+    # --- History
+
+    def history(
+        self, start: Start, subscription: Subscription, seam: Seam, archive: str | None = None
+    ) -> HistorySource:
+        self._check_open()
+        if self.lossless and self.archive is not None and archive is None:
+            return MemoryHistory(self.archive, start, subscription, seam)
+        opener = getattr(self.connection, "archive_opener", None)  # networks inside a process have none
+        if not self.lossless or opener is None:
+            raise SubscriptionRefused(NEEDS_ARCHIVE.format(start))
+        return HistoryReader(opener(archive), start, subscription, seam)
+
+    @property
+    def client_name(self) -> str:
+        return self._session.identity[0]
+
+    @property
+    def connections(self) -> int:
+        return self._connections
+
+    # --- Durable subscriptions and groups
+
+    async def attach_held(self, subscription: Subscription, durability: Durability) -> None:
+        self._check_open()
+        self._check_order(subscription)
+        await self._shares.attach(subscription, durability)
+
+    def finish_held(self, subscription_id: str, first: int, last: int) -> None:
+        if self._open:
+            self._shares.finish(subscription_id, first, last)
+
+    def give_back(self, subscription_id: str, number: int, after_ns: int, *, aside: bool = False) -> None:
+        self._check_open()
+        self._shares.give_back(subscription_id, number, after_ns, aside=aside)
+
+    async def leave_held(self, subscription_id: str, unseen: Ranges = ()) -> None:
+        if self._open and not self.connection.closed:
+            await self._shares.leave(subscription_id, unseen)
+
+    async def cancel_durable(self, name: str) -> None:
+        self._check_open()
+        await self._shares.cancel(name)
+
+    async def durable_subscriptions(self) -> list[dict[str, Any]]:
+        self._check_open()
+        if not self.lossless:
+            raise SubscriptionRefused(NO_SHARES)
+        return await self._shares.listed()
+
+    async def set_aside(self, name: str) -> list[SetAside]:
+        self._check_open()
+        return await self._shares.aside(name)
+
+    async def release(self, name: str, numbers: Iterable[int]) -> int:
+        self._check_open()
+        return await self._shares.change_aside(name, release=_singles(numbers))
+
+    async def drop_aside(self, name: str, numbers: Iterable[int]) -> int:
+        self._check_open()
+        return await self._shares.change_aside(name, drop=_singles(numbers))
+
+    def uncovered(self, subscription_id: str) -> tuple[str, ...]:
+        found = self._shares.uncovered.get(subscription_id)
+        return super().uncovered(subscription_id) if found is None else found
+
+    # --- Requests
+
+    def ask_for_responders(
+        self, number: int, topic: str, attributes: Mapping[str, Scalar], receipt: Receipt
+    ) -> None:
+        if self._open and not self.connection.closed:
+            self._session.ask_for_responders(number, topic, attributes)
+
+    def flush(self) -> None:
+        self._flush()
+
+    def reply_name(self) -> str:
+        return self._session.identity[0]
 
     # --- Status
 
@@ -295,7 +404,8 @@ class Bus(ApplicationHost):
     # --- Facts from the session
 
     def on_fact(self, fact: object) -> None:
-        self._application.on_fact(fact)
+        if not self._shares.on_fact(fact):
+            self._application.on_fact(fact)
 
     def _on_other_fact(self, fact: object) -> None:
         match fact:
@@ -308,6 +418,8 @@ class Bus(ApplicationHost):
                 if self._status is not None and not self._status.done():
                     self._status.set_result(status)
                 self._status = None
+            case NobodySubscribed(number=number):
+                self.requests.nobody(number)
 
     def on_connection(self, up: bool, reason: str) -> None:
         """Called by the driver when the connection is up or lost; the driver reconnects by itself.
@@ -315,6 +427,7 @@ class Bus(ApplicationHost):
         Unconfirmed publications fail, because nobody knows whether they arrived. On a guaranteed network they are
         published again instead.
         """
+        self._connections += 1
         if up:
             if self._connection_lost:
                 self._connection_lost = False
@@ -327,6 +440,7 @@ class Bus(ApplicationHost):
             if not self.lossless:
                 self._fail_unsure(reason)
             if self.connection.closed:  # refused, or another client took our name: no reconnection
+                self._shares.fail(reason)
                 self._fail_everything(reason)
 
     def _report_loss(self, reason: str) -> None:
@@ -347,3 +461,7 @@ class Bus(ApplicationHost):
             self._broker = broker
             for shown in self._shown.values():
                 shown.complete.clear()
+
+
+def _singles(numbers: Iterable[int]) -> Ranges:
+    return merged((number, number) for number in numbers)

@@ -9,6 +9,7 @@ from weakref import WeakSet
 
 from tidings.bus.bus import Bus
 from tidings.bus.host import ApplicationHost
+from tidings.bus.memory_archive import MemoryArchive
 from tidings.bus.no_op_publisher import NoOpPublisher
 from tidings.bus.ordered_service import OrderedService
 from tidings.bus.overlay import (
@@ -162,7 +163,12 @@ class Embedded(Bus):
     """
 
     def __init__(
-        self, network: LocalNetwork, ordering: LocalOrdering | None, patience: Patience | None
+        self,
+        network: LocalNetwork,
+        ordering: LocalOrdering | None,
+        patience: Patience | None,
+        *,
+        archive: bool = False,
     ) -> None:
         name = client_name()
         super().__init__(_local_sequencing(ordering, name), patience=patience)
@@ -171,10 +177,16 @@ class Embedded(Bus):
         self.ordering = ordering
         self._others: WeakSet[Bus] = WeakSet()
         self._no_ops: NoOpPublisher | None = None
+        if archive:
+            first = network.brokers[0]
+            recorder = attach_locally(Bus(), network, first, f"{first}/archive")
+            self.archive = MemoryArchive(first, recorder, lambda: network.node(first))
 
     async def open(self) -> None:
         self.network.start()
         await self.network.linked()
+        if self.archive is not None:
+            await self.archive.open()
         if self.ordering is not None:
             self.ordering.start()
             self._no_ops = NoOpPublisher(self._no_op_client, self.ordering.layout, self._no_ops_published)
@@ -185,6 +197,8 @@ class Embedded(Bus):
             await other.close()
         if self._no_ops is not None:
             await self._no_ops.close()
+        if self.archive is not None:
+            await self.archive.close()
         await super().close()
         if self.ordering is not None:
             self.ordering.stop()
@@ -199,7 +213,10 @@ class Embedded(Bus):
         """
         who = name or client_name()
         other = Bus(_local_sequencing(self.ordering, who), patience=self._patience)
-        attach_locally(other, self.network, self.network.brokers[-1] if at is None else at, who)
+        broker = self.network.brokers[-1] if at is None else at
+        attach_locally(other, self.network, broker, who)
+        if self.archive is not None and self.archive.broker == broker:
+            other.archive = self.archive
         self._others.add(other)
         return other
 
@@ -233,6 +250,7 @@ def embedded(
     order_topics: Sequence[str] = (EVERYTHING,),
     causal: bool = True,
     order_patience: Patience | None = None,
+    archive: bool = False,
 ) -> Embedded:
     """Return a bus on a whole network in this process: `async with embedded() as bus`. No sockets, no set-up.
 
@@ -250,15 +268,19 @@ def embedded(
             one counter numbers all topics.
         causal: False keeps total order only, with smaller timestamps.
         order_patience: As in `connect`; mode "guaranteed" needs none.
+        archive: True keeps all events of broker b0 in memory, so that its clients' subscriptions can `start` with them;
+            mode "guaranteed" only.
 
     Raises:
         ValueError: An argument is out of range.
     """
     check_available(mode)
+    if archive and mode != "guaranteed":
+        raise ValueError(f"archive=True requires mode 'guaranteed', not {mode!r}")
     network = local_network(
         brokers, shape=shape, seed=seed, mode=mode, delta=delta, recovery=recovery, loss=loss
     )
     layout = single(SEQUENCER, order_topics, causal=causal)
-    ordering = LocalOrdering(layout, lambda fact: bus.publish_no_ops(fact))
-    bus = Embedded(network, ordering, order_patience)
+    ordering = network.ordering = LocalOrdering(layout, lambda fact: bus.publish_no_ops(fact))
+    bus = Embedded(network, ordering, order_patience, archive=archive)
     return bus

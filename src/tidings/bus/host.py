@@ -12,25 +12,27 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from tidings.bus import stream
+from tidings.bus.gaps import GIVEN_UP, MOVED, EventsMissed, Gap, gap_of
 from tidings.bus.positions import Places
 from tidings.bus.receipts import PendingPublications
 from tidings.bus.sequencing import Sequencing
 from tidings.bus.service import EventService, Notify
 from tidings.bus.stream import leave_out
-from tidings.core.client.application import NO_SEQUENCERS, ORDERED, Application
+from tidings.core.client.application import NO_SEQUENCERS, Application
 from tidings.core.client.beneath import NOTHING, Beneath, PartOfTicket, Taking
 from tidings.core.client.bookmark import Reached
 from tidings.core.client.ordered import check_order
 from tidings.core.errors import ConnectionFailed, NotConfirmed, OrderError, SubscriptionRefused, WireError
 from tidings.core.events.event import BARE, Event, Publication
 from tidings.core.events.run import Run, Stretch
-from tidings.core.events.subscription import Subscription
+from tidings.core.events.subscription import ORDERED, Subscription
 from tidings.core.events.timestamp import Timestamp
 from tidings.core.facts import (
     ChangeFailed,
     Delivered,
     EventsGivenUp,
     Misbehaviour,
+    OrderGap,
     PublicationConfirmed,
     PublicationFailed,
     SubscriptionAccepted,
@@ -316,6 +318,8 @@ class ApplicationHost(EventService):
                 self._break(name, OrderError(reason))
             case EventsGivenUp():
                 self._on_missed(fact)
+            case OrderGap():
+                self._on_order_gap(fact)
             case SequencersRefused(reason=reason):
                 self._application.refuse_numbers(reason)
             case Misbehaviour(peer=peer, what=what) if peer not in self._reported:
@@ -363,6 +367,11 @@ class ApplicationHost(EventService):
             return None
         return Places(stamp, self._order.layout, stretch.first)
 
+    def _places_of(self, stretch: Stretch) -> Places | None:
+        """Return the positions that a stretch says it has; None if they are not of our sequencers' layout."""
+        is_ours = self._order is not None and stretch.layout == self._order.layout.fingerprint
+        return self._places(stretch, stretch.stamp) if is_ours else None
+
     def _on_run(self, run: Run, fact: Delivered) -> None:
         """Deliver a run. A stream gets it whole, and decodes its events when they are taken."""
         shown, ticket = self._shown.get(fact.subscription), fact.ticket or NOTHING
@@ -400,8 +409,22 @@ class ApplicationHost(EventService):
         if reader is None:
             ticket.done()
             return
-        gap = stream.EventsMissed(fact.source, fact.incarnation, fact.first, fact.last)
+        missed = EventsMissed(fact.source, fact.incarnation, fact.first, fact.last)
+        gap = gap_of(missed, GIVEN_UP if fact.certain else MOVED, self.now)
         reader.miss(gap, certain=fact.certain, noted=ticket.done)
+
+    def _on_order_gap(self, fact: OrderGap) -> None:
+        """Show the gap once; the stream goes on."""
+        ticket = fact.ticket or NOTHING
+        reader = self.streams.get(fact.subscription)
+        if reader is None:
+            log.warning("subscription %s missed events: %s", fact.subscription, fact.reason)
+            ticket.done()
+            return
+        missed = tuple(
+            [EventsMissed(lost.source, lost.incarnation, lost.first, lost.last) for lost in fact.lost]
+        )
+        reader.miss(Gap(fact.reason, self.now, fact.count, missed), noted=ticket.done)
 
     def _break(self, subscription_id: str, error: OrderError) -> None:
         """End a subscription whose order cannot be continued: an error is better than a wrong order."""
@@ -418,6 +441,7 @@ class ApplicationHost(EventService):
 
     def _fail_everything(self, reason: str) -> None:
         self._fail_publications(reason)
+        self.requests.fail(reason)
         for name in list(self._pending):
             self._answer(name, ConnectionFailed(reason))
         for reader in list(self.streams.values()):

@@ -10,20 +10,24 @@ takes, names it in its status, and ends with an error rather than deliver out of
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from tidings.bus import stream
+from tidings.bus.durable_stream import Durability
+from tidings.bus.expiry import Expiry, expiring
+from tidings.bus.gaps import Gap
 from tidings.bus.host import CLOSED, ApplicationHost
 from tidings.bus.receipts import Batch, Receipt
 from tidings.bus.sequencing import Sequencing
 from tidings.bus.service import EventService, PublishedEvent, each
+from tidings.core.client.arrivals import Ranges
 from tidings.core.client.beneath import END
 from tidings.core.errors import NotConfirmed, TidingsError
 from tidings.core.events.event import Event, EventId, make_publication, no_event
+from tidings.core.events.payload import Payload
 from tidings.core.events.run import Stretch, singles
 from tidings.core.events.subscription import Subscription
 from tidings.core.facts import (
@@ -63,6 +67,8 @@ class ServiceBeneath:
     """Adapts an asyncio service to what a client needs beneath it. Its answers arrive as facts, in later turns."""
 
     bookmarks = None
+    is_connected = True
+    """As far as it is known: such a service reconnects by itself."""
 
     def __init__(self, service: EventService, on_fact: Callable[[object], None]) -> None:
         self._service = service
@@ -93,7 +99,7 @@ class ServiceBeneath:
         return sequence
 
     def publish_as(
-        self, sequence: int, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
+        self, sequence: int, topic: str, attributes: Mapping[str, Scalar], payload: Payload, published_at: int
     ) -> None:
         source, incarnation = self.identity
         self.publish_stretch(
@@ -151,9 +157,10 @@ class ServiceBeneath:
         how = (event.out_of_order, event.recovered_by or "", _Taken(self._service, name))
         self._on_fact(Delivered(name, event.carrier, *how))
 
-    def _missed(self, name: str, gap: stream.EventsMissed, certain: bool, noted: Callable[[], None]) -> None:
+    def _missed(self, name: str, gap: Gap, certain: bool, noted: Callable[[], None]) -> None:
         noted()
-        self._on_fact(EventsGivenUp(name, gap.source, gap.incarnation, gap.first, gap.last, certain))
+        for missed in gap.missed:
+            self._on_fact(EventsGivenUp(name, *missed, certain))
 
     def shown(self, subscription_id: str) -> None:
         """Return None: here two subscriptions may be two independent readers."""
@@ -208,6 +215,7 @@ class OrderedService(ApplicationHost):
             max_buffered=max_buffered,
         )
         self._open = False
+        inner.requests = self.requests  # the inner service knows when nobody is subscribed to a request
 
     def _on_fact(self, fact: object) -> None:
         self._application.on_fact(fact)
@@ -249,23 +257,30 @@ class OrderedService(ApplicationHost):
     def reconnections(self) -> int:
         return self.inner.reconnections
 
+    @property
+    def now(self) -> int:
+        return self.inner.now
+
     # --- Publishing
 
     async def publish(
         self,
         topic: str,
         attributes: Mapping[str, Scalar] | None = None,
-        payload: bytes = b"",
+        payload: Payload = b"",
         *,
+        expires: Expiry | None = None,
         wait: bool = True,
     ) -> Any:
         self._check_open()
         if self._order is None:
             publish: Any = self.inner.publish
-            return await publish(topic, attributes, payload, wait=wait)
+            return await publish(topic, attributes, payload, expires=expires, wait=wait)
         await self._wait_for_room()
+        now = self.now
+        payload = expiring(payload, expires, now)
         receipt = Receipt(self._beneath.next_id)
-        sequence = self._application.publish(topic, attributes or {}, payload, time.time_ns())
+        sequence = self._application.publish(topic, attributes or {}, payload, now)
         self.ledger.add(sequence, sequence, receipt)
         return await receipt if wait else receipt
 
@@ -288,10 +303,48 @@ class OrderedService(ApplicationHost):
                 raise no_event(event) from None
             await self._wait_for_room()
             self._check_open()
-            sequence = self._application.publish(topic, attributes, payload, time.time_ns())
+            sequence = self._application.publish(topic, attributes, payload, self.now)
             batch.published += 1
             self.ledger.add(sequence, sequence, batch)
         return await batch.confirmed()
+
+    def ask_for_responders(
+        self, number: int, topic: str, attributes: Mapping[str, Scalar], receipt: Receipt
+    ) -> None:
+        self.inner.ask_for_responders(number, topic, attributes, receipt)
+
+    def flush(self) -> None:
+        self.inner.flush()
+
+    def reply_name(self) -> str:
+        return self.inner.reply_name()
+
+    # --- Durable subscriptions and groups, of the service beneath: they have no order
+
+    async def attach_held(self, subscription: Subscription, durability: Durability) -> None:
+        self._check_open()
+        self.inner.streams[subscription.id] = self.streams[subscription.id]
+        try:
+            await self.inner.attach_held(subscription, durability)
+        except BaseException:
+            self.inner.streams.pop(subscription.id, None)
+            raise
+
+    def finish_held(self, subscription_id: str, first: int, last: int) -> None:
+        self.inner.finish_held(subscription_id, first, last)
+
+    def give_back(self, subscription_id: str, number: int, after_ns: int, *, aside: bool = False) -> None:
+        self.inner.give_back(subscription_id, number, after_ns, aside=aside)
+
+    async def leave_held(self, subscription_id: str, unseen: Ranges = ()) -> None:
+        try:
+            await self.inner.leave_held(subscription_id, unseen)
+        finally:
+            self.inner.streams.pop(subscription_id, None)
+
+    async def cancel_durable(self, name: str) -> None:
+        self._check_open()
+        await self.inner.cancel_durable(name)
 
     async def status(self) -> dict[str, Any]:
         """Return the status of the service, of the sequencers, and what ordered subscriptions wait for."""

@@ -7,31 +7,53 @@ class.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import timedelta
 from itertools import count
 from types import TracebackType
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, NamedTuple, Self, overload
 
+from tidings.bus.durable_stream import MAX_UNACKED, Ack, Durability, DurableStream, make_durability
+from tidings.bus.expiry import Expiry
+from tidings.bus.history import NEEDS_ARCHIVE, HistoryStream, check_start
+from tidings.bus.history_reader import HistorySource, Start
 from tidings.bus.receipts import Batch, Receipt
+from tidings.bus.requests import RequestReply
 from tidings.bus.stream import DEFAULT_BUFFER_EVENTS, Condition, Stream
+from tidings.core.client.arrivals import Ranges
 from tidings.core.client.bookmark import Reached
+from tidings.core.client.seam import Seam
 from tidings.core.errors import SubscriptionRefused, TopicError
 from tidings.core.events.event import Event, EventId
+from tidings.core.events.payload import Payload
 from tidings.core.events.run import Stretch
-from tidings.core.events.subscription import Order, OrderName, Subscription
+from tidings.core.events.subscription import ORDERED, Order, OrderName, Subscription
 from tidings.core.filters.language.predicates import Scalar
 
-PublishedEvent = tuple[str, Mapping[str, Scalar], bytes]
+PublishedEvent = tuple[str, Mapping[str, Scalar], Payload]
 """Topic, attributes, payload."""
 Notify = Callable[[Event], None]
 """Called for every event of a subscription, in its order, on the event loop; it must not block."""
 
+NO_SHARES = "there are no durable subscriptions and no groups here: they need a guaranteed network"
 
-class EventService(ABC):
+
+class SetAside(NamedTuple):
+    """An event that was delivered too often and set aside at its broker."""
+
+    number: int
+    attempts: int
+    event: Event
+
+
+class EventService(RequestReply, ABC):
     """Publish/subscribe: what `connect` and `embedded` return. `async with` opens and closes it."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._subscription_numbers = count(1)
         self.streams: dict[str, Stream] = {}
         """The open streams. Closing the service fails them, so that no reader waits for ever."""
@@ -58,8 +80,9 @@ class EventService(ABC):
         self,
         topic: str,
         attributes: Mapping[str, Scalar] | None = None,
-        payload: bytes = b"",
+        payload: Payload = b"",
         *,
+        expires: Expiry | None = None,
         wait: Literal[True] = True,
     ) -> EventId: ...
 
@@ -68,8 +91,9 @@ class EventService(ABC):
         self,
         topic: str,
         attributes: Mapping[str, Scalar] | None = None,
-        payload: bytes = b"",
+        payload: Payload = b"",
         *,
+        expires: Expiry | None = None,
         wait: Literal[False],
     ) -> Receipt: ...
 
@@ -78,8 +102,9 @@ class EventService(ABC):
         self,
         topic: str,
         attributes: Mapping[str, Scalar] | None = None,
-        payload: bytes = b"",
+        payload: Payload = b"",
         *,
+        expires: Expiry | None = None,
         wait: bool = True,
     ) -> Any:
         """Publish one event and return its id once it is confirmed.
@@ -87,14 +112,20 @@ class EventService(ABC):
         Args:
             topic: The event's topic, such as "/news/bbc".
             attributes: Names and values that filters can select by: bool, int, float, str, bytes or None.
-            payload: The event's content, not looked at by the network.
+            payload: The event's content, not looked at by the network: bytes, a str (sent as text), or anything that
+                msgspec encodes as JSON, such as a dict, a list, a Struct or a dataclass. `Event.content_type` says
+                which.
+            expires: How long the event may be shown, as a timedelta or in seconds; None: without limit. A stream
+                whose reader comes later skips it and counts it in `Stream.expired`.
             wait: False returns a `Receipt` instead, as soon as the event is accepted for sending (at most 10,000
                 events may be unconfirmed). Await the receipt for the id, or ignore it.
 
         Raises:
             NotConfirmed: The publication failed, or its outcome cannot be known.
             TopicError: The topic is not valid.
-            AttributeValueError: An attribute is not valid.
+            AttributeValueError: An attribute is not valid, or the event is too large.
+            PayloadError: The payload cannot be encoded.
+            ValueError: `expires` is not a positive duration.
             ConnectionFailed: The bus is not open.
         """
 
@@ -114,6 +145,11 @@ class EventService(ABC):
         Raises:
             NotConfirmed: Some publications failed, or their outcome cannot be known.
         """
+
+    @property
+    def now(self) -> int:
+        """The time, in nanoseconds since 1970, by which events are published and expire."""
+        return time.time_ns()
 
     def reserve(self) -> EventId:
         """Reserve the id of the next event, for a wrapper that makes the event itself and passes it to `send`."""
@@ -155,7 +191,7 @@ class EventService(ABC):
         """True if an event that is selected only because of `headers` arrives as a bare header; False if whole."""
         return False
 
-    def taken(self, subscription_id: str, count: int = 1) -> None:  # noqa: B027 - most services need not know
+    def taken(self, subscription_id: str, count: int = 1) -> None:
         """Report that the reader of a paced subscription is done with its next `count` events."""
 
     async def change_subscription(self, changed: Subscription) -> None:
@@ -195,7 +231,7 @@ class EventService(ABC):
         """Return the brokers that do not know the subscription yet: events published there are not delivered."""
         return ()
 
-    async def completed(self, subscription_id: str) -> None:  # noqa: B027 - by default, complete when accepted
+    async def completed(self, subscription_id: str) -> None:
         """Wait until the whole network knows the subscription."""
 
     @abstractmethod
@@ -208,6 +244,17 @@ class EventService(ABC):
         where: Condition | None = None,
         order: OrderName = "none",
         buffer_events: int = DEFAULT_BUFFER_EVENTS,
+        durable: str | None = None,
+        group: str | None = None,
+        group_by: str | None = None,
+        ack: Ack = "auto",
+        takeover: bool = False,
+        keep_for: timedelta | float | None = None,
+        max_unacked: int = MAX_UNACKED,
+        max_deliveries: int | None = None,
+        dead_letter: str | None = None,
+        start: Start = "new",
+        archive: str | None = None,
     ) -> Stream:
         """Return a stream of events, to use with `async with`: it is subscribed inside the block.
 
@@ -219,21 +266,149 @@ class EventService(ABC):
                 subscriber).
             buffer_events: How many events may wait for a slow reader. Where the service loses nothing, they wait at
                 the broker instead.
+            durable: A name that outlives this process, unique in the network. Whoever attaches next under it goes on
+                where the last one stopped. Leaving the block only detaches; `DurableStream.cancel` ends it.
+            group: The name of a group, which shares its events: each goes to one member. Networks without a guarantee
+                have groups, too, but keep and acknowledge nothing.
+            group_by: The name of an attribute. Events with equal values go to one member of the group, in order.
+            ack: With durable or group, when an event is done. "auto": when the reader asks for the next one, or leaves
+                its loop in order. "manual": when the application calls `event.ack()`.
+            takeover: Take a durable subscription over from whoever holds it, instead of being refused.
+            keep_for: How long the network keeps it while nobody is attached, as a timedelta or in seconds; 7 days.
+            max_unacked: How many events may be out at once.
+            max_deliveries: How often an event is delivered before it is given up; None: without limit.
+            dead_letter: Where an event that is given up is published. Without it, an unordered stream sets it aside at
+                the broker, and an ordered one fails.
+            start: Where the stream starts. "new": with what is published from now on. Otherwise with what the broker's
+                archive has, followed by new events without a gap or a repetition: "earliest" (the oldest event
+                kept), an offset, a datetime (events published then or later), or "last" (the newest event of each
+                topic).
+            archive: With start and order "total" or "causal", the URL of a recorder that keeps an archive in that order
+                (`tidings record --order total --listen`). None is the archive of the broker.
 
         Raises:
             TopicError: A topic pattern is not valid.
             FilterError: The filter is not valid.
-            ValueError: The order is unknown, or `buffer_events` is not a positive number.
+            ValueError: Another argument is not valid.
         """
         check_texts(topics)
         subscription = Subscription(
             f"s{next(self._subscription_numbers)}", topics, filter_sql(where), parse_order(order)
         )
         subscription.interest()  # reports mistakes here, not at the broker
+        durability = make_durability(
+            subscription,
+            durable=durable,
+            group=group,
+            group_by=group_by,
+            ack=ack,
+            takeover=takeover,
+            keep_for=keep_for,
+            max_unacked=max_unacked,
+            max_deliveries=max_deliveries,
+            dead_letter=dead_letter,
+        )
+        start = check_start(start)
+        if archive is not None and (start == "new" or subscription.order not in ORDERED):
+            raise ValueError("archive= is for subscriptions with start= and order 'total' or 'causal'")
+        if durability is not None and start != "new":
+            raise ValueError("start= is not available for durable subscriptions yet")
         try:
+            if start != "new":
+                return HistoryStream(self, replace(subscription, history=True), buffer_events, start, archive)
+            if durability is not None:
+                return DurableStream(self, subscription, buffer_events, durability)
             return Stream(self, subscription, buffer_events)
         except TypeError:
             raise ValueError(f"buffer_events must be a number, not {buffer_events!r}") from None
+
+    # --- History, of services that have it
+
+    def history(
+        self, start: Start, subscription: Subscription, seam: Seam, archive: str | None = None
+    ) -> HistorySource:
+        """Return the source of a stream's history; for streams.
+
+        Raises:
+            SubscriptionRefused: The service keeps no archive from which a subscription can start.
+        """
+        raise SubscriptionRefused(NEEDS_ARCHIVE.format(start))
+
+    @property
+    def client_name(self) -> str:
+        """The name of this client at its broker, where it has one."""
+        return ""
+
+    @property
+    def connections(self) -> int:
+        """How many connections this client has had or lost, for those who must know whether it is still the same."""
+        return 0
+
+    # --- Durable subscriptions and groups, of services that have them
+
+    async def attach_held(self, subscription: Subscription, durability: Durability) -> None:
+        """Attach a stream to a durable subscription or a group; for streams.
+
+        Raises:
+            SubscriptionRefused: The service has none, or somebody else holds it.
+        """
+        raise SubscriptionRefused(NO_SHARES)
+
+    def finish_held(self, subscription_id: str, first: int, last: int) -> None:
+        """Report that the events with these numbers are done; for streams."""
+        raise NotImplementedError
+
+    def give_back(self, subscription_id: str, number: int, after_ns: int, *, aside: bool = False) -> None:
+        """Give an event back, to be delivered again or to be set aside; for streams."""
+        raise NotImplementedError
+
+    async def leave_held(self, subscription_id: str, unseen: Ranges = ()) -> None:
+        """Detach a stream, whose application has not seen the events with these numbers; for streams."""
+        raise NotImplementedError
+
+    async def cancel_durable(self, name: str) -> None:
+        """End a durable subscription or a group for good, with everything that waits for it.
+
+        Args:
+            name: Its name.
+
+        Raises:
+            SubscriptionRefused: The broker does not have it.
+        """
+        raise SubscriptionRefused(NO_SHARES)
+
+    async def durable_subscriptions(self) -> list[dict[str, Any]]:
+        """Return the durable subscriptions and groups of the network by name, as `tidings subscriptions --json` prints
+        them. Of those whose broker cannot be reached only `name` and `broker` are known.
+
+        Raises:
+            SubscriptionRefused: The network has none: it is not guaranteed.
+        """
+        raise SubscriptionRefused(NO_SHARES)
+
+    async def set_aside(self, name: str) -> list[SetAside]:
+        """Return the events of a durable subscription or a group that were delivered too often and set aside.
+
+        Raises:
+            SubscriptionRefused: It does not exist.
+        """
+        raise SubscriptionRefused(NO_SHARES)
+
+    async def release(self, name: str, numbers: Iterable[int]) -> int:
+        """Deliver events again that were set aside, as if for the first time; return how many.
+
+        Args:
+            name: The name of the durable subscription or group.
+            numbers: Which, as `set_aside` numbers them.
+
+        Raises:
+            SubscriptionRefused: It does not exist.
+        """
+        raise SubscriptionRefused(NO_SHARES)
+
+    async def drop_aside(self, name: str, numbers: Iterable[int]) -> int:
+        """Drop events for good that were set aside; return how many. The arguments are those of `release`."""
+        raise SubscriptionRefused(NO_SHARES)
 
     async def __aenter__(self) -> Self:
         await self.open()

@@ -10,8 +10,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from enum import Enum
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
+from tidings.bus.gaps import EventsMissed as EventsMissed
+from tidings.bus.gaps import Gap
 from tidings.bus.positions import Places
 from tidings.core.errors import ConnectionFailed, WireError
 from tidings.core.events.event import Event
@@ -44,7 +46,7 @@ MAX_GAPS = 1_000
 log = logging.getLogger("tidings")
 
 
-def _note(gap: EventsMissed, certain: bool, noted: Callable[[], None]) -> None:
+def _note(gap: Gap, certain: bool, noted: Callable[[], None]) -> None:
     noted()
 
 
@@ -52,25 +54,13 @@ def leave_out(error: WireError) -> None:
     log.warning("dropped an event: %s", error)
 
 
-class EventsMissed(NamedTuple):
-    """A gap: the network could not keep these events of a source. Not all of them need have matched the subscription.
-
-    `first` and `last` are the sequence numbers of the first and the last one.
-    """
-
-    source: str
-    incarnation: int
-    first: int
-    last: int
-
-
 class Stream:
     """The events of one subscription. `async with` subscribes and unsubscribes; inside, `async for` yields events.
 
     At most `buffer_events` events wait here. Beyond that the newest are dropped, counted in `dropped` and logged once:
     a slow reader loses its own events and delays nobody else. On a guaranteed network nothing is dropped here: what a
-    slow reader has not taken waits at its broker. If the broker can no longer keep it, `gaps` lists what is missing
-    and `missed` counts it.
+    slow reader has not taken waits at its broker. If the broker can no longer keep it, or the client moves to another
+    broker, `gaps` lists what is missing and `missed` counts it; the stream goes on, with an order, too.
     """
 
     def __init__(self, service: EventService, subscription: Subscription, buffer_events: int) -> None:
@@ -79,15 +69,21 @@ class Stream:
         self.subscription = subscription
         self.dropped = 0
         """Events dropped because the reader was too slow."""
-        self.gaps: deque[EventsMissed] = deque(maxlen=MAX_GAPS)
+        self.expired = 0
+        """Events that were not shown because they had expired."""
+        self.gaps: deque[Gap] = deque(maxlen=MAX_GAPS)
         """The latest gaps, at most 1,000."""
         self.missed = 0
         """Events in all gaps so far, including those that `gaps` no longer holds."""
-        self.on_miss: Callable[[EventsMissed, bool, Callable[[], None]], None] = _note
+        self.on_gap: Callable[[Gap], None] = self._log_first
+        """Called with each gap."""
+        self.on_miss: Callable[[Gap, bool, Callable[[], None]], None] = _note
         """Called with each gap, whether it is certain, and a function to call once the gap is recorded: until then a
         broker that keeps events reports the gap again when this client restarts."""
         self.on_failure: Callable[[Exception], None] = lambda error: None
         """Called when no more events will come."""
+        self.on_arrival: Callable[[], None] | None = None
+        """Called when events have arrived, in place of waking a reader: for those who `take_next` them in that turn."""
         self._service = service
         self._limit = buffer_events
         self._lossless = service.lossless
@@ -101,6 +97,8 @@ class Stream:
         """Events that the application has taken and may still be working on."""
         self._finished = 0
         """Events that the application is done with, not yet reported to the service."""
+        self._may_expire = False
+        """True once an event had a payload that may say when it expires."""
         self._waiters: deque[asyncio.Future[None]] = deque()
         """Readers that wait for an event, first come, first served."""
         self._changing = asyncio.Lock()
@@ -117,6 +115,8 @@ class Stream:
         if self._room() < 1:
             self._drop(1)
             return
+        if event.expires_at is not None:
+            self._may_expire = True
         (self._later or self._events).append(event)
         self._waiting += 1
         self._wake()
@@ -134,8 +134,7 @@ class Stream:
             taken = run.cut(run.first, run.first + room - 1)
         self._later.append(Arrival(taken.kept() if isinstance(taken, Run) else taken, late, places, by))
         self._waiting += taken.count
-        for _ in range(min(taken.count, len(self._waiters))):
-            self._wake()
+        self._wake_some(taken.count)
 
     def _room(self) -> int:
         return sys.maxsize if self._lossless else self._limit - self._waiting
@@ -149,22 +148,19 @@ class Stream:
             )
         self.dropped += count
 
-    def miss(
-        self, gap: EventsMissed, *, certain: bool = True, noted: Callable[[], None] = lambda: None
-    ) -> None:
-        """Record that these events will never arrive; called by the service.
+    def miss(self, gap: Gap, *, certain: bool = True, noted: Callable[[], None] = lambda: None) -> None:
+        """Record that events will never arrive; called by the service.
 
-        Not `certain`: they need not have matched this subscription.
+        Not `certain`: they may have waited elsewhere, or none was for this subscription.
         """
-        if not self.missed:
-            log.warning(
-                "subscription %s lost events of %s: the network could not keep them (see Stream.gaps)",
-                self.subscription.id,
-                gap.source,
-            )
+        self.on_gap(gap)
         self.gaps.append(gap)
-        self.missed += gap.last - gap.first + 1
+        self.missed += gap.count
         self.on_miss(gap, certain, noted)
+
+    def _log_first(self, gap: Gap) -> None:
+        if not self.missed:
+            log.warning("subscription %s %s (see Stream.gaps)", self.subscription.id, gap.text)
 
     @property
     def uncovered(self) -> tuple[str, ...]:
@@ -173,6 +169,17 @@ class Stream:
         What is published at those brokers does not reach this stream.
         """
         return self._service.uncovered(self.subscription.id)
+
+    async def cancel(self) -> None:
+        """End a durable subscription or a group for good, and drop what waits for it.
+
+        Raises:
+            ValueError: It is neither.
+            SubscriptionRefused: It does not exist any more.
+        """
+        raise ValueError(
+            "only a durable subscription or a group is cancelled; leave the block of another stream"
+        )
 
     async def completed(self) -> None:
         """Wait until the whole network knows this subscription.
@@ -223,6 +230,8 @@ class Stream:
                 raise self._failure
             if self._closed:
                 raise StopAsyncIteration
+            if self._lossless:
+                self._finish()  # events that had expired are done with
             await self._wait()
         return event
 
@@ -271,6 +280,18 @@ class Stream:
                 self._wake()
             raise
 
+    def take_next(self) -> Event | None:
+        """Return the next event if one waits; the ones taken before are done. If none is left, that is reported at
+        once, and so leaves together with what the application publishes in this turn."""
+        if self._lossless:
+            self._finish()
+        event = self._next()
+        if event is None:
+            if self._lossless:
+                self._finish()  # events that had expired are done with
+            self._report()
+        return event
+
     def _next(self) -> Event | None:
         """Take the next event for the application; None if there is none."""
         events = self._events
@@ -281,8 +302,21 @@ class Stream:
                 self._decode_next()
             self._waiting -= 1
             self._taken += 1
-            if (event := events.popleft()) is not None:
+            event = events.popleft()
+            if event is not None and not (self._may_expire and self._has_expired(event)):
                 return event
+
+    def _has_expired(self, event: Event) -> bool:
+        """Return whether the event comes too late to be shown; then it is counted, and the reader is done with it."""
+        expires_at = event.expires_at
+        if expires_at is None or self._service.now <= expires_at:
+            return False
+        self.expired += 1
+        self._skip(event)
+        return True
+
+    def _skip(self, event: Event) -> None:
+        """The event is not shown. Nothing to add: it counts as taken."""
 
     def _finish(self) -> None:
         """Count the events taken so far as done with: the reader asks for the next one."""
@@ -304,6 +338,8 @@ class Stream:
             self._events.append(unread)
             return
         self._events.extend(unread.events(leave_out))
+        if unread.stretch.has_typed_payload:
+            self._may_expire = True
 
     # --- Changes
 
@@ -395,11 +431,17 @@ class Stream:
 
     def _wake(self) -> None:
         """Wake one reader; each event wakes one."""
+        if self.on_arrival is not None:
+            self.on_arrival()
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_result(None)
                 return
+
+    def _wake_some(self, events: int) -> None:
+        for _ in range(min(events, len(self._waiters)) if self.on_arrival is None else 1):
+            self._wake()
 
     def _wake_all(self) -> None:
         while self._waiters:

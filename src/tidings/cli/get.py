@@ -9,6 +9,7 @@ import typer
 
 from tidings.cli.shared.archive_source import ArchiveOrUrl, EndOffset, Offset, TopicPatterns, archive_source
 from tidings.cli.shared.event_printer import PayloadForm, Printer
+from tidings.cli.shared.instants import Since
 from tidings.cli.shared.options import ConnectTimeout, Json, TlsAuthority, TokenFile, option
 from tidings.cli.shared.output import discard_output, print_json, print_table
 from tidings.cli.shared.subscription_options import Count, PayloadFlag, Where
@@ -25,6 +26,7 @@ Info = Annotated[bool, option("--info", help="Describe the archive instead of pr
 def get(
     archive: ArchiveOrUrl,
     offset: Offset = "earliest",
+    since: Since = None,
     end: EndOffset = "latest",
     count: Count = None,
     follow: Follow = False,
@@ -41,7 +43,7 @@ def get(
 
     Each event is printed on a line, after its offset.
     """
-    source = archive_source(archive, offset, end, topic, where, token_file, tls_ca, connect_timeout)
+    source = archive_source(archive, offset, end, topic, where, token_file, tls_ca, connect_timeout, since)
     if info:
         print_info(archive, source, as_json=json)
         return

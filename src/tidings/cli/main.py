@@ -19,16 +19,24 @@ from tidings.cli.__main__ import exit_quietly_on_sigint
 from tidings.cli.audit import audit
 from tidings.cli.bench import bench
 from tidings.cli.broker import broker
+from tidings.cli.cancel import cancel
+from tidings.cli.context import ACTIONS as CONTEXT_ACTIONS
+from tidings.cli.context import context
+from tidings.cli.dead import dead
 from tidings.cli.demo import demo
 from tidings.cli.examples import examples
 from tidings.cli.get import get
+from tidings.cli.last import last
 from tidings.cli.plan import plan
 from tidings.cli.pub import pub
 from tidings.cli.record import record
 from tidings.cli.replay import replay
 from tidings.cli.reproduce import reproduce
+from tidings.cli.request import request
 from tidings.cli.sequencer import sequencer
+from tidings.cli.serve import serve
 from tidings.cli.shared.command_class import Verb, Verbs, usage_message
+from tidings.cli.shared.connection_choice import with_context
 from tidings.cli.shared.descriptors import open_closed_descriptors
 from tidings.cli.shared.exits import ExitCode, exit_code_of, message_of, report
 from tidings.cli.shared.output import discard_output
@@ -36,13 +44,15 @@ from tidings.cli.shared.running import Stopped, end_children, raise_on_signals
 from tidings.cli.sim import sim
 from tidings.cli.status import status
 from tidings.cli.sub import sub
+from tidings.cli.subscriptions import subscriptions
 from tidings.cli.sweep import sweep
 from tidings.cli.top import top
 from tidings.cli.up import up
 
 EPILOG = (
     "Exit codes: 0 success, 1 a check failed, 2 bad usage or input, 3 too few events arrived in time, "
-    "4 a broker cannot be reached or refuses, 130 interrupted. The variable TIDINGS_<COMMAND>_<FLAG> "
+    "4 a broker cannot be reached or refuses, 5 nobody is subscribed to a request, "
+    "6 a request failed, 130 interrupted. The variable TIDINGS_<COMMAND>_<FLAG> "
     "sets a flag, such as TIDINGS_SIM_SEED."
 )
 
@@ -56,10 +66,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"], "auto_envvar_prefix": "TIDINGS"},
 )
-NETWORK = (broker, sequencer, up, pub, sub, record, get, replay, status, top)
+NETWORK = (
+    *(broker, sequencer, up, pub, sub, request, serve, record, get, last, replay, status, top),
+    *(subscriptions, cancel, dead),
+)
 STUDY = (sim, sweep, audit, plan, reproduce, bench, demo, examples)
 NEEDS = {
-    **dict.fromkeys(("record", "get", "replay"), "archive"),
+    **dict.fromkeys(("record", "get", "last", "replay"), "archive"),
     **dict.fromkeys(("sim", "audit", "plan", "demo"), "sim"),
     "sweep": "spark",
     "reproduce": "lab",
@@ -83,7 +96,13 @@ def with_extra(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 for verb in (*NETWORK, *STUDY):
-    app.command(cls=Verb)(with_extra(verb))
+    app.command(cls=Verb)(with_extra(with_context(verb)))
+
+contexts = typer.Typer(cls=Verbs, no_args_is_help=True)
+contexts.callback(help=context.__doc__)(context)
+for action in CONTEXT_ACTIONS:
+    contexts.command(cls=Verb)(action)
+app.add_typer(contexts, name="context")
 
 
 def show_version(wanted: bool) -> None:

@@ -227,7 +227,9 @@ async def served(recorder: Recorder, listen: str, token: str) -> AsyncIterator[s
         address = parse_address(listen)
     except ConnectionFailed as error:
         raise typer.BadParameter(str(error), param_hint="--listen") from None
-    server = ArchiveServer(recorder.name, address, ArchiveReadService(recorder.directory), token=token)
+    read_service = ArchiveReadService(recorder.directory)
+    read_service.recorded = recorder.subscription
+    server = ArchiveServer(recorder.name, address, read_service, token=token)
     await server.start()
     try:
         yield url(server.address)

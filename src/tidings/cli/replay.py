@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from tidings.cli.shared.archive_source import ArchiveOrUrl, EndOffset, Offset, TopicPatterns, archive_source
+from tidings.cli.shared.instants import Since
 from tidings.cli.shared.options import (
     ClientName,
     ConnectTimeout,
@@ -23,7 +24,7 @@ from tidings.cli.shared.options import (
 from tidings.cli.shared.output import print_json, print_line, progress_bar
 from tidings.cli.shared.subscription_options import Where
 
-Target = Annotated[str, typer.Argument(metavar="URL", help="Broker to publish to.", show_default=False)]
+Target = Annotated[str, typer.Argument(metavar="[URL]", help="Broker to publish to.", show_default=False)]
 Rate = Annotated[
     float | None, option("--rate", metavar="HZ", min=0.001, max=1e7, help="At most HZ events per second.")
 ]
@@ -47,6 +48,7 @@ def replay(
     archive: ArchiveOrUrl,
     url: Target,
     offset: Offset = "earliest",
+    since: Since = None,
     end: EndOffset = "latest",
     topic: TopicPatterns = None,
     where: Where = None,
@@ -77,7 +79,7 @@ def replay(
     for given, flag in ((name, "--name"), (once, "--once")):
         if given is not None:
             check_name(given, flag)
-    source = archive_source(archive, offset, end, topic, where, token_file, tls_ca, connect_timeout)
+    source = archive_source(archive, offset, end, topic, where, token_file, tls_ca, connect_timeout, since)
     with progress_bar("replay", quiet=quiet) as progress:
         work = Replay(
             source,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from tidings.cli.shared.durable_rows import BRIEF, print_durable
 from tidings.cli.shared.options import (
     ClientName,
     ConnectTimeout,
@@ -53,7 +54,9 @@ def show(url: str, found: dict[str, Any]) -> None:
     )
     for key, value in with_stalls_apart(found).items():
         rows = rows_of(key, value)
-        if rows:
+        if rows and key == "durable":
+            print_durable("durable subscriptions and groups", value, BRIEF)
+        elif rows:
             print_rows(key.replace("_", " "), rows)
 
 

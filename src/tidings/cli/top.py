@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 Urls = Annotated[
     list[str],
-    typer.Argument(metavar="URL...", help="Brokers or sequencers: tidings://HOST:PORT.", show_default=False),
+    typer.Argument(
+        metavar="[URL...]", help="Brokers or sequencers: tidings://HOST:PORT.", show_default=False
+    ),
 ]
 Interval = Annotated[
     float,

@@ -22,6 +22,10 @@ class AttributeValueError(TidingsError):
     """An attribute has a name or a value that events cannot carry."""
 
 
+class PayloadError(TidingsError):
+    """A payload cannot be encoded, or an event's payload is not what the application asked for."""
+
+
 class WireError(TidingsError):
     """A peer sent bytes that are not a message of this protocol, or that exceed a limit."""
 
@@ -56,6 +60,22 @@ class NotConfirmed(TidingsError):  # noqa: N818
 
 class SubscriptionRefused(TidingsError):  # noqa: N818
     """The broker rejected a subscription."""
+
+
+class NotHeld(TidingsError):  # noqa: N818
+    """An event can no longer be acknowledged: it already was, or another holder has it now."""
+
+
+class DeliveriesExhausted(TidingsError):  # noqa: N818
+    """An event of an ordered durable subscription was delivered as often as allowed and never acknowledged."""
+
+
+class NoResponder(TidingsError):  # noqa: N818
+    """Nobody is subscribed to a request."""
+
+
+class RequestFailed(TidingsError):  # noqa: N818
+    """Whoever handled a request failed; the message is the text of its exception."""
 
 
 class StoreError(TidingsError):

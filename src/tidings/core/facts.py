@@ -116,6 +116,12 @@ class StatusReceived(Fact, frozen=True, gc=False):
     status: dict[str, Any]
 
 
+class NobodySubscribed(Fact, frozen=True, gc=False):
+    """The broker's answer to a request for responders: there are none."""
+
+    number: int
+
+
 class SessionWanted(Output, frozen=True, gc=False):
     """To the driver: keep a connection to that peer open from now on, and dial again whenever it breaks.
 
@@ -134,6 +140,82 @@ class SessionUnwanted(Output, frozen=True, gc=False):
     """
 
     peer: str
+
+
+class ShareAttached(Fact, frozen=True, gc=False):
+    """The client is attached to a durable subscription or group; what is published at `uncovered` does not reach it."""
+
+    subscription: str
+    uncovered: tuple[str, ...]
+
+
+class ShareDetached(Fact, frozen=True, gc=False):
+    """The client is not attached, or no longer; without a reason, because it left."""
+
+    subscription: str
+    reason: str
+
+
+class ShareDelivered(Fact, frozen=True, gc=False):
+    """Events of a share for this client, numbered from `first` on."""
+
+    subscription: str
+    first: int
+    attempt: int
+    stretch: Stretch
+    recovered_by: str = ""
+    out_of_order: bool = False
+
+
+class ShareFinished(Fact, frozen=True, gc=False):
+    """The broker answers what the client was done with: these count, and `refused` do not, because somebody else has
+    them or was done with them first, or for the given reason."""
+
+    subscription: str
+    done: tuple[tuple[int, int], ...]
+    refused: tuple[tuple[int, int], ...]
+    reason: str = ""
+
+
+class ShareDropped(Fact, frozen=True, gc=False):
+    """The client must drop these; those in the application's hands can no longer be acknowledged, for the given
+    reason or because they come again."""
+
+    subscription: str
+    numbers: tuple[tuple[int, int], ...]
+    reason: str = ""
+
+
+class ShareCancelled(Fact, frozen=True, gc=False):
+    """A share was cancelled; with a reason, it was not."""
+
+    name: str
+    reason: str
+
+
+class ShareAsideShown(Fact, frozen=True, gc=False):
+    """How a share is, as JSON, and events that it has set aside; with a reason, the request failed."""
+
+    name: str
+    events: tuple[tuple[int, int, bytes], ...]
+    changed: int
+    more: bool
+    reason: str
+    status: str = ""
+
+
+class SharesListed(Fact, frozen=True, gc=False):
+    """Shares of the network by name, as JSON, and whether there are more."""
+
+    rows: str
+    more: bool
+
+
+class ShareFailed(Fact, frozen=True, gc=False):
+    """A durable subscription or group of this broker could not keep events, or ended with events waiting."""
+
+    name: str
+    reason: str
 
 
 class SpillFailed(Fact, frozen=True, gc=False):
@@ -161,6 +243,32 @@ class EventsGivenUp(Fact, frozen=True, gc=False):
     """False: the client changed its broker, and these may have waited at the old one."""
     ticket: Taking | None = None
     """As for an event: the broker reports the gap again until the application is done with it."""
+
+
+class LostEvents(Struct, frozen=True, gc=False):
+    """Events `first` to `last` of a source; not all of them need have matched the subscription."""
+
+    source: str
+    incarnation: int
+    first: int
+    last: int
+
+
+class OrderGap(Fact, frozen=True, gc=False):
+    """An ordered subscription goes on without events that are lost to it. What it shows from now on comes after
+    everything that it has shown, in the order of all others."""
+
+    subscription: str
+    reason: str
+    count: int
+    """How many numbers of the order are missing; not all of their events need have matched the subscription."""
+    lost: tuple[LostEvents, ...]
+    """Where the service has reported what it lost."""
+    joins_anew: bool
+    """True: nothing is shown until SubscriptionChanged follows, and events published before that may be missing, too.
+    False: nothing else is missing."""
+    ticket: Taking | None = None
+    """As for an event: the broker reports the lost events again until the application is done with the gap."""
 
 
 class BrokerChanged(Fact, frozen=True, gc=False):

@@ -7,11 +7,11 @@ its broker.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from tidings.core.events.event import Counter, Name, Publication
+from tidings.core.events.event import MAX_ATTRIBUTES, Counter, Name, Publication
 from tidings.core.events.run import Run, Stretch
 
 PROTOCOL_VERSION = 2
@@ -81,6 +81,20 @@ class Subscribe(WireMessage, frozen=True, gc=False, tag=20):
     """The client needs only the headers of events that match no other subscription of its own."""
 
 
+class SubscribeAfterHistory(Subscribe, frozen=True, gc=False, tag=29):
+    """A Subscribe whose client reads from the archive of a guaranteed broker what came before. If the archive has all
+    that it selects, it uses the archive's record (core/overlay/guaranteed/archive_fence.py)."""
+
+
+class JoinGroup(Subscribe, frozen=True, gc=False, tag=172):
+    """A Subscribe of a member of a group, in a network without a guarantee: of the events that it selects, each goes to
+    one of the members that the brokers know (core/overlay/groups.py)."""
+
+    group: Annotated[str, Meta(max_length=64)] = ""
+    group_by: Annotated[str, Meta(max_length=256)] = ""
+    """Events with equal values of this attribute go to one member; empty: to anyone."""
+
+
 class Subscribed(WireMessage, frozen=True, gc=False, tag=21):
     """The subscription is installed everywhere: matching events published from now on are routed to it."""
 
@@ -145,6 +159,21 @@ class Status(WireMessage, frozen=True, gc=False, tag=31):
     """A broker's state for `tidings status`, as JSON text."""
 
     json: Text
+
+
+class RespondersRequest(WireMessage, frozen=True, gc=False, tag=170):
+    """Asks whether anything is subscribed to an event on this topic with these attributes. A client sends it together
+    with a request (bus/requests.py); only the answer that nothing is comes back."""
+
+    number: Counter
+    topic: Annotated[str, Meta(min_length=2, max_length=1024)]
+    attributes: Annotated[dict[str, Any], Meta(max_length=MAX_ATTRIBUTES)] = {}
+
+
+class NoResponders(WireMessage, frozen=True, gc=False, tag=171):
+    """As far as the broker knows, nothing in the network is subscribed to what the client asked about."""
+
+    number: Counter
 
 
 Message = Publication | Run | WireMessage

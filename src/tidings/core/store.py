@@ -13,7 +13,7 @@ from typing import Protocol
 
 from tidings.core.errors import StoreError
 
-TABLES = ("identity", "log", "clients", "bookmarks", "spill")
+TABLES = ("identity", "log", "clients", "bookmarks", "spill", "shares", "moves")
 Change = tuple[str, bytes, bytes | None]
 """Table, key, value. None deletes the key; deleting an unknown key does nothing."""
 

@@ -1,7 +1,9 @@
-"""Runs the campaign of random networks on Spark, with one task per block of seeds (lab/campaign.py runs a seed).
+"""Runs campaigns of random networks on Spark, with one task per block of seeds.
 
     python -m tidings.lab.spark_campaign --seeds 0:100000 --master 'local[*]' --out campaign
+    python -m tidings.lab.spark_campaign --kind shares --seeds 0:100000 --master 'local[*]' --out shares
 
+`overlay` is lab/campaign.py; `shares` is lab/share_campaign.py, whose kinds of networks take turns. It
 writes two Parquet tables: `OUT/seeds` with a row per seed, and `OUT/failures` with the failed seeds' problems and the
 commands that replay them.
 """
@@ -9,8 +11,9 @@ commands that replay them.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +21,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from tidings.lab.campaign import replay_command, run_seed
-from tidings.lab.seeds import CampaignResult, parse_seeds
+from tidings.lab.campaign import run_seed
+from tidings.lab.seeds import CampaignResult, RunSeed, parse_seeds
+from tidings.lab.share_campaign import run_in_turn
 from tidings.spark.session import spark_session
 
 SEEDS_PER_TASK = 50
+KINDS: dict[str, RunSeed] = {"overlay": partial(run_seed, monitor=True), "shares": run_in_turn}
 SCHEMA = "seed long, failed boolean, problems array<string>, replay string, published long, delivered long, steps long"
 COLUMNS = pa.schema(
     [
@@ -57,43 +62,47 @@ def row(result: CampaignResult) -> dict[str, Any]:
         "seed": result.seed,
         "failed": result.failed,
         "problems": list(result.problems),
-        "replay": replay_command(result.seed) if result.failed else None,
+        "replay": result.replay if result.failed else None,
         "published": result.published,
         "delivered": result.delivered,
         "steps": result.steps,
     }
 
 
-def run_batches(batches: Iterable[Any]) -> Iterator[Any]:
-    """Run the seeds of a task, one record batch at a time."""
-    for batch in batches:
-        rows = [row(run_seed(seed, monitor=True)) for seed in batch.column("id").to_pylist()]
-        yield pa.RecordBatch.from_pylist(rows, schema=COLUMNS)
+def run_batches(kind: str) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """Return what runs the seeds of a task, one record batch at a time."""
+
+    def run(batches: Iterable[Any]) -> Iterator[Any]:
+        for batch in batches:
+            rows = [row(KINDS[kind](seed)) for seed in batch.column("id").to_pylist()]
+            yield pa.RecordBatch.from_pylist(rows, schema=COLUMNS)
+
+    return run
 
 
-def with_results(seeds: DataFrame) -> DataFrame:
+def with_results(seeds: DataFrame, kind: str = "overlay") -> DataFrame:
     """Return the results of the seeds (a column `id`)."""
-    return seeds.mapInArrow(run_batches, SCHEMA)
+    return seeds.mapInArrow(run_batches(kind), SCHEMA)
 
 
 def failures(results: DataFrame) -> DataFrame:
     return results.where("failed").select("seed", "problems", "replay").orderBy("seed")
 
 
-def run_campaign(seeds: range, master: str | None, out: Path) -> Summary:
+def run_campaign(seeds: range, master: str | None, out: Path, kind: str = "overlay") -> Summary:
     """Run all seeds and write `out/seeds` and `out/failures`.
 
     Uses the active session if there is one, else a session of its own at `master`.
     """
     with spark_session(master, app="tidings campaign") as session:
-        return _run_campaign(session, seeds, out)
+        return _run_campaign(session, seeds, out, kind)
 
 
-def _run_campaign(session: SparkSession, seeds: range, out: Path) -> Summary:
+def _run_campaign(session: SparkSession, seeds: range, out: Path, kind: str) -> Summary:
     tasks = -(-len(seeds) // SEEDS_PER_TASK)
     results_path, failures_path = str(out / "seeds"), str(out / "failures")
     to_run = session.range(seeds.start, seeds.stop, 1, numPartitions=tasks)
-    with_results(to_run).write.mode("overwrite").parquet(results_path)
+    with_results(to_run, kind).write.mode("overwrite").parquet(results_path)
     results = session.read.parquet(results_path)  # read back, so that nothing is computed twice
     failures(results).coalesce(1).write.mode("overwrite").parquet(failures_path)
     totals = results.agg(
@@ -112,8 +121,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=parse_seeds, required=True, metavar="A:B", help="from A to B - 1")
     parser.add_argument("--master", metavar="URL", help="Spark master, such as local[*]")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="write the tables to DIR")
+    parser.add_argument(
+        "--kind", choices=sorted(KINDS), default="overlay", help="what runs: %(default)s by default"
+    )
     options = parser.parse_args(arguments)
-    summary = run_campaign(options.seeds, options.master, options.out)
+    summary = run_campaign(options.seeds, options.master, options.out, options.kind)
     print(summary)
     return 1 if summary.failed else 0
 

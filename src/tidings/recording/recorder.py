@@ -22,13 +22,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tidings.bus.connect import connect_as
+from tidings.bus.gaps import Gap
 from tidings.bus.service import EventService, parse_order
-from tidings.bus.stream import EventsMissed
-from tidings.core.client.application import ORDERED
 from tidings.core.errors import ArchiveError, ArchiveFull, OrderError, TidingsError, WireError
 from tidings.core.events.event import Event
 from tidings.core.events.run import Arrival
-from tidings.core.events.subscription import OrderName, Subscription
+from tidings.core.events.subscription import ORDERED, OrderName, Subscription
 from tidings.core.overlay.guaranteed.attachments import ABSENT_NS
 from tidings.drivers.sockets.client import Opener
 from tidings.recording.gaps import GapNote, PendingGaps
@@ -373,14 +372,20 @@ class Recorder:
         if disk:
             self._marks[DISK] = disk
 
-    def _on_miss(self, gap: EventsMissed, certain: bool, noted: Callable[[], None]) -> None:
-        """Note a gap that the broker reported; it keeps its report until the gap is on disk."""
-        lost = gap.last - gap.first + 1
-        events = f"{gap.source}~{gap.incarnation} {gap.first} to {gap.last}"
-        reason = (
-            f"{events} could not be kept by the network" if certain else f"{events} may have waited elsewhere"
+    def _on_miss(self, gap: Gap, certain: bool, noted: Callable[[], None]) -> None:
+        """Note a gap that the broker or the order reported; a broker keeps its report until the gap is on disk."""
+        events = ", ".join(
+            f"{each.source}~{each.incarnation} {each.first} to {each.last}" for each in gap.missed
         )
-        self._add_gap(reason, lost, noted)
+        if self._is_ordered or not events:
+            reason = f"{gap.reason} ({events})" if events else gap.reason
+        else:
+            reason = (
+                f"{events} could not be kept by the network"
+                if certain
+                else f"{events} may have waited elsewhere"
+            )
+        self._add_gap(reason, gap.count, noted)
 
     def _on_break(self, reason: str) -> None:
         if self._service is not None and not self._service.lossless:

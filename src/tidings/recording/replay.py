@@ -191,7 +191,9 @@ class Replay:
                     await asyncio.sleep(due[0] - now_s)
                     continue
                 self.begun = True
-                await service.publish_many((e.topic, e.attributes, e.payload) for _, e in waiting[:ready])
+                await service.publish_many(
+                    (e.topic, e.attributes, e.payload_item) for _, e in waiting[:ready]
+                )
                 self.published += ready
                 self.next_offset = waiting[ready - 1][0] + 1
                 waiting = waiting[ready:]

@@ -1,6 +1,7 @@
 """Writes a recording as trace tables: one subscriber, the recorder, and the events it was notified of.
 
-Only events that came count as published: the trace of one recorder cannot show that an event is missing.
+Only events that came count as published: the trace of one recorder cannot show that an event is missing. An event that
+came after it had expired is in the archive; in the trace it was published, but not delivered.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def write_trace(
 
     `mode` is the network's mode, if known.
     """
-    position = 0
+    position = offsets = 0
     recent: dict[str, None] = {}
     with ArchiveReader(archive) as reader, TraceWriter(out) as writer:
         topics = subscription.topics or ("/**",)
@@ -53,12 +54,14 @@ def write_trace(
                     _write_published(writer, event, event_id)
                     if len(recent) > MAX_RECENT:
                         del recent[next(iter(recent))]
-                writer.delivered(
-                    recorder, subscription.id, position, event_id, notified_ns, event.out_of_order
-                )
-                position += 1
+                if event.expires_at is None or notified_ns <= event.expires_at:
+                    writer.delivered(
+                        recorder, subscription.id, position, event_id, notified_ns, event.out_of_order
+                    )
+                    position += 1
+                offsets += 1
     write_origin(out, Origin(mode, recorder))
-    return position
+    return offsets
 
 
 def _write_published(writer: TraceWriter, event: Event, event_id: str) -> None:
@@ -66,5 +69,13 @@ def _write_published(writer: TraceWriter, event: Event, event_id: str) -> None:
     at_ns = event.published_at
     size_bytes = len(event.payload)
     writer.published(
-        event_id, source, event.sequence, event.topic, event.attributes, size_bytes, at_ns, at_ns
+        event_id,
+        source,
+        event.sequence,
+        event.topic,
+        event.attributes,
+        size_bytes,
+        at_ns,
+        at_ns,
+        event.expires_at,
     )

@@ -11,17 +11,18 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Protocol
 
-from tidings.core.client.application import ORDERED, Application
+from tidings.core.client.application import Application
 from tidings.core.client.session import DRAIN_NS
 from tidings.core.events.event import Publication
 from tidings.core.events.run import singles
-from tidings.core.events.subscription import Order, Subscription
+from tidings.core.events.subscription import ORDERED, Order, Subscription
 from tidings.core.events.topics import TopicPattern
 from tidings.core.facts import (
     ChangeFailed,
     Delivered,
     EventsGivenUp,
     Misbehaviour,
+    OrderGap,
     SubscriptionAccepted,
     SubscriptionBroken,
     SubscriptionChanged,
@@ -35,16 +36,21 @@ _pattern = lru_cache(maxsize=1_024)(TopicPattern)
 class Window:
     """A subscription of the trace, and the time span whose events are shown for it."""
 
-    __slots__ = ("accepted_at", "cancelled_at", "requested_at", "subscription")
+    __slots__ = ("accepted_at", "cancelled_at", "requested_at", "shown_since", "start", "subscription")
 
-    def __init__(self, subscription: Subscription, requested_at: int) -> None:
+    def __init__(self, subscription: Subscription, requested_at: int, start: str | None = None) -> None:
         self.subscription = subscription
+        self.start = start
+        """Where it began; None: with what was published from then on."""
         self.requested_at = requested_at
+        self.shown_since = requested_at
+        """Earlier than the request if it starts with history, or continues a window after a gap, which shows nothing
+        more."""
         self.accepted_at = NEVER
         self.cancelled_at = NEVER
 
     def has(self, published_at: int) -> bool:
-        return self.requested_at <= published_at < self.cancelled_at
+        return self.shown_since <= published_at < self.cancelled_at
 
 
 class ActorHost(Protocol):
@@ -64,6 +70,7 @@ class ActorHost(Protocol):
     def shown(self, window: Window, publication: Publication, late: bool, by: str) -> None: ...
     def missed(self, fact: EventsGivenUp) -> None: ...
     def failed(self, reason: str) -> None: ...
+    def gap(self, reason: str) -> None: ...
     def broken(self, reason: str) -> None: ...
     def accused(self, fact: Misbehaviour) -> None: ...
 
@@ -176,10 +183,15 @@ class Actor:
         else:
             self._end_later(window)
 
+    @property
+    def _start_of_window(self) -> str | None:
+        """Where the next window begins, as the trace has it."""
+        return None
+
     def _open_window(self, topics: tuple[str, ...], at: int) -> Window:
         subscription = Subscription(f"{self._name}#{self._made}", topics, self._condition, self._order)
         self._made += 1
-        window = Window(subscription, at)
+        window = Window(subscription, at, self._start_of_window)
         self._windows.append(window)
         self._host.requested(window)
         return window
@@ -199,7 +211,7 @@ class Actor:
         self._host.later(max(window.cancelled_at + DRAIN_NS, self._host.now), self._end, window)
 
     def _end(self, window: Window) -> None:
-        if not self._ordered:
+        if not self._ordered and window in self._windows:
             # From now on only some late events arrive: those that a later set of topics selects, too.
             self._windows.remove(window)
         self._host.ended(window)
@@ -230,6 +242,8 @@ class Actor:
                 self._host.missed(fact)
                 if fact.ticket is not None:
                     fact.ticket.done()
+            case OrderGap():
+                self._on_gap(fact)
             case Misbehaviour():
                 self._host.accused(fact)
 
@@ -257,6 +271,22 @@ class Actor:
         was added again are not shown, even if its entry in the layout was never left."""
         since = self._since.items()
         return any(published_at >= at and _pattern(wanted).matches(topic) for wanted, at in since)
+
+    def _on_gap(self, fact: OrderGap) -> None:
+        """The order goes on after a gap: another window begins, so that checkers judge both stretches. From now on
+        events are shown for the new one, even those published earlier."""
+        self._host.gap(fact.reason)
+        if fact.ticket is not None:
+            fact.ticket.done()
+        window, now = self.current, self._host.now
+        if window is None:
+            return
+        self._close_current(now)
+        self._windows.clear()
+        self.current = self._open_window(window.subscription.topics, now)
+        self.current.shown_since = 0
+        if not fact.joins_anew:
+            self._on_complete()
 
     def _on_broken(self, reason: str) -> None:
         """The order is broken: show nothing until the topics change."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidings.scenarios.file.schema import CrashFault, Scenario
+from tidings.scenarios.file.schema import CrashFault, NoLoss, Scenario
 from tidings.scenarios.file.workload import publisher_names
 from tidings.scenarios.trace.checkers import promised_checks, run_check
 from tidings.scenarios.trace.reader import Trace
@@ -18,12 +18,23 @@ def verdicts(scenario: Scenario, out: Path) -> list[Verdict]:
         trace.coded.subscriptions.order,
         scenario.overlay.mode,
         publisher_killed=kills_publishers(scenario),
+        shares=trace.coded.subscriptions.shares,
+        expiring=trace.coded.events.any_expire,
+        fails=bool(scenario.faults),
+        loses=loses(scenario),
     )
     return [run_check(trace, check) for check in checks]
 
 
+def loses(scenario: Scenario) -> bool:
+    """Return whether links lose messages."""
+    losses = [scenario.network.loss, *(link.loss for link in scenario.links)]
+    return any(loss is not None and not isinstance(loss, NoLoss) for loss in losses)
+
+
 def kills_publishers(scenario: Scenario) -> bool:
     publishers = {publisher.name for publisher in scenario.publishers}
+    publishers |= {each.name for each in scenario.subscribers if each.dead_letter is not None}
     if scenario.workload is not None:
         publishers.update(publisher_names(scenario.workload))
     return any(isinstance(fault, CrashFault) and publishers & {*fault.nodes} for fault in scenario.faults)

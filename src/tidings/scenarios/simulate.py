@@ -31,16 +31,18 @@ from tidings.scenarios.file.brokers import broker_specs, recovery_settings
 from tidings.scenarios.file.expand import RunPlan, expand
 from tidings.scenarios.file.modes import check_available
 from tidings.scenarios.file.order_nodes import order_node
-from tidings.scenarios.file.schema import Scenario
+from tidings.scenarios.file.schema import CrashFault, Scenario
 from tidings.scenarios.file.times import NS_PER_S, nanoseconds
 from tidings.scenarios.file.topology import labels, parents
 from tidings.scenarios.summary import summary_of, write_summary
 from tidings.scenarios.trace.traffic_kinds import traffic_kind
 from tidings.scenarios.trace.writer import TraceWriter
+from tidings.scenarios.virtual.archive import SimulatedArchive
 from tidings.scenarios.virtual.clients import SimulatedPublisher, SimulatedSubscriber
 from tidings.scenarios.virtual.faults import schedule_fault
 from tidings.scenarios.virtual.make_clients import ClientMaker
 from tidings.scenarios.virtual.sequencers import RunOrdering
+from tidings.scenarios.virtual.share_subscriber import SimulatedShareSubscriber
 from tidings.scenarios.virtual.tally import Tally
 
 Progress = Callable[[float], None]
@@ -73,14 +75,30 @@ class Simulation:
         self.ordering: RunOrdering | None = None
         if plan.ordering is not None:
             self.ordering = RunOrdering(self.network, plan.ordering, reliable=self.guaranteed)
+            self.brokers.layout = self.ordering.layout
+        self.archives = {
+            archive.broker: SimulatedArchive(self.network, archive, self.ordering)
+            for archive in plan.archives
+        }
         self.subscribers, self.publishers = self._add_clients()
         for fault in plan.faults:
             schedule_fault(self.network, fault)
+            for name in fault.nodes if isinstance(fault.fault, CrashFault) else ():
+                if name in self.archives:
+                    self.archives[name].crash_with(fault)
         self._write_static_tables()
 
-    def _add_clients(self) -> tuple[list[SimulatedSubscriber], list[SimulatedPublisher]]:
+    def _add_clients(
+        self,
+    ) -> tuple[list[SimulatedSubscriber | SimulatedShareSubscriber], list[SimulatedPublisher]]:
         maker = ClientMaker(
-            self.network, self.writer, self.tally, self.duration_ns, self.ordering, reliable=self.guaranteed
+            self.network,
+            self.writer,
+            self.tally,
+            self.duration_ns,
+            self.ordering,
+            self.archives,
+            reliable=self.guaranteed,
         )
         maker.share(self.plan.publishers, self.plan.subscribers)
         # Subscribers first: a request in the instant of a publication counts as earlier.
@@ -101,6 +119,8 @@ class Simulation:
         broker = self.brokers(node)
         if isinstance(broker, EpidemicBroker):
             self.epidemic_brokers.append(broker)
+        if node.node in self.archives:
+            self.archives[node.node].watch(broker)
         return broker
 
     def _write_static_tables(self) -> None:
@@ -189,6 +209,8 @@ def write_nodes(plan: RunPlan, writer: TraceWriter) -> None:
         writer.nodes(name, "broker", parent_of[name], label_of[name], plan.sites.get(name))
     for name in () if plan.ordering is None else plan.ordering.brokers:
         writer.nodes(order_node(name), "sequencer", name, None, plan.sites.get(name))
+    for archive in plan.archives:
+        writer.nodes(archive.node, "archive", archive.broker, None, plan.sites.get(archive.broker))
     publishers = {publisher.name for publisher in plan.publishers}
     both = {subscriber.name for subscriber in plan.subscribers if subscriber.name in publishers}
     for publisher in plan.publishers:

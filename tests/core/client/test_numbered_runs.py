@@ -37,6 +37,7 @@ class Beneath:
     identity = ("p", 7)
 
     bookmarks = None
+    is_connected = True
     """Nobody resumes."""
 
     def __init__(self) -> None:

@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from tidings.core.errors import AttributeValueError, TopicError, WireError
+from payloads import ITEMS
+from tidings.core.errors import AttributeValueError, PayloadError, TopicError, WireError
 from tidings.core.events.event import BARE, Publication, make_publication, stamp_publication
+from tidings.core.events.payload import PayloadItem
 from tidings.core.events.run import (
     MAX_RUN_BYTES,
     Run,
@@ -26,13 +28,13 @@ from tidings.core.events.run import (
 from tidings.core.events.timestamp import Timestamp
 from tidings.core.filters.language.predicates import Scalar
 
-Published = tuple[str, dict[str, Scalar], bytes]
+Published = tuple[str, dict[str, Scalar], PayloadItem]
 SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text("~é", max_size=3)
 SCALARS |= st.binary(max_size=3) | st.floats(allow_nan=False)
 EVENTS = st.tuples(
     st.sampled_from(["/a", "/a", "/b"]),
     st.dictionaries(st.sampled_from(["x", "y", "z~"]), SCALARS, max_size=3),
-    st.binary(max_size=20),
+    ITEMS,
 )
 
 
@@ -237,7 +239,8 @@ def test_what_cannot_be_published_leaves_the_run_as_it_was() -> None:
         (AttributeValueError, "/a", {"x": 2**63}, b""),
         (AttributeValueError, "/a", {"x": "\ud800"}, b""),
         (AttributeValueError, "/a", {"topic": 1}, b""),
-        (AttributeValueError, "/a", {}, "text"),
+        (PayloadError, "/a", {}, object()),
+        (PayloadError, "/a", {}, "\ud800"),
         (AttributeValueError, "/a", {}, bytes(2**20)),
         (AttributeValueError, "/a", None, b""),
     ]
@@ -319,7 +322,7 @@ def test_damaged_runs_do_no_more_than_raise_wire_errors(data: st.DataObject) -> 
         ("/a", {"x": [1]}, b"", "unknown type list"),
         ("/a", {"topic": 1}, b"", "reserved"),
         ("no topic", {}, b"", "must start with '/'"),
-        ("/a", {}, "text", "not an event"),
+        ("/a", {}, "text", "its payload does not decode"),
         ("/a", 7, b"", "not an event"),
     ],
 )

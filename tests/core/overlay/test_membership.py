@@ -20,6 +20,7 @@ from tidings.core.facts import (
 from tidings.core.kernel import Node
 from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
 from tidings.core.overlay.guaranteed.membership import JoiningBroker
+from tidings.core.overlay.guaranteed.share_messages import ShareAttach
 from tidings.core.store import MemoryStore
 from tidings.drivers.virtual.network import SimulatedNetwork
 from tidings.drivers.virtual.node import SimulatedNode
@@ -202,6 +203,51 @@ def test_only_a_broker_with_nobody_below_leaves_and_its_subscriptions_end() -> N
     # Complete although b2 is gone for good: its place is b1's again.
     assert not world.broker("b0").attachments.incomplete()
     assert not world.broker("b0").delivery.queue
+
+
+def test_a_broker_that_keeps_durable_subscriptions_cannot_leave() -> None:
+    world = World((("b0", "b1"), ("b1", "b2")))
+    client = world.client("s", "b2")
+    world.run(2)
+    for number in range(12):
+        client.shares.attach(ShareAttach(f"s{number}", f"name{number:02}", ("/a",), None))
+    world.run(3)
+    with pytest.raises(ValueError, match=r"b2 cannot leave: it keeps name00, name01, .* and 2 more.*cancel"):
+        world.broker("b2").leave()
+    for number in range(12):
+        client.shares.end(f"name{number:02}")
+    world.run(3)
+    world.broker("b2").leave()
+    world.run(5)
+    assert any(isinstance(fact, LeftNetwork) for fact in world.facts["b2"])
+    assert len(world.broker("b0").log) == 0
+
+
+def test_a_broker_leaves_when_its_durable_subscriptions_have_moved() -> None:
+    world = World((("b0", "b1"), ("b1", "b2")))
+    here, there, publisher = world.client("s", "b2"), world.client("t", "b0"), world.client("p", "b1")
+    world.run(2)
+    here.shares.attach(ShareAttach("s", "billing", ("/a",), None))
+    world.run(3)
+    here.shares.leave("s")
+    there.shares.attach(ShareAttach("t", "billing", ("/a",), None))
+    world.run(15)
+    assert world.broker("b0").shares.status()
+    world.network.crash("b0", keep_state=True)
+    world.run(10)
+    with pytest.raises(ValueError, match=r"b2 cannot leave yet: it passes on events of billing"):
+        world.broker("b2").leave()
+    world.network.restart("b0")
+    world.run(15)
+    world.broker("b2").leave()
+    world.run(5)
+    assert any(isinstance(fact, LeftNetwork) for fact in world.facts["b2"])
+    world.network.crash("b2", keep_state=False)
+    world.publish(publisher)
+    world.run(15)
+    [status] = world.broker("b0").shares.status()
+    assert not status["uncovered"]
+    assert not world.broker("b0").delivery.queue and not world.broker("b1").delivery.queue
 
 
 def test_a_cut_last_hop_is_bridged_by_a_common_neighbour() -> None:

@@ -10,7 +10,7 @@ from tidings.core.structures.range_map import RangeMap
 NUMBERS = st.integers(1, 40)
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["add", "take", "pop", "cut", "overlapping", "free", "get"]),
+        st.sampled_from(["add", "take", "pop", "cut", "overlapping", "free", "from_on", "get"]),
         NUMBERS,
         st.integers(-1, 12),
     ),
@@ -53,6 +53,12 @@ def test_like_a_dictionary_of_numbers(steps: list[tuple[str, int, int]]) -> None
             case "free":
                 free = spread([(begin, end, "") for begin, end in ranges.free(first, last)])
                 assert list(free) == [number for number in range(first, last + 1) if number not in within]
+            case "from_on":
+                found = ranges.from_on(first)
+                assert (None if found is None else found[0]) == min(
+                    (n for n in twin if n >= first), default=None
+                )
+                assert found is None or ranges.from_on(found[1]) == (found[1], found[1])
             case "cut":
                 ranges.cut(first)
                 assert all(not start < first <= end for start, end, _ in ranges)

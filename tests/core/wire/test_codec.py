@@ -23,6 +23,7 @@ from tidings.core.overlay import messages as forwarding
 from tidings.core.overlay.epidemic import messages as recovery_messages
 from tidings.core.overlay.epidemic.messages import Carried, Fragment
 from tidings.core.overlay.guaranteed import messages as guaranteed
+from tidings.core.overlay.guaranteed import share_messages
 from tidings.core.overlay.messages import Changes
 from tidings.core.wire import archive_messages
 from tidings.core.wire.codec import (
@@ -57,6 +58,8 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
         return st.lists(values_of(get_args(hint)[0]), min_size=least, max_size=5).map(tuple)
     if get_origin(hint) in (UnionType, Union):
         return st.one_of([values_of(arm) for arm in get_args(hint)])
+    if get_origin(hint) is dict:
+        return st.dictionaries(TEXT, SCALARS, max_size=5)
     if get_origin(hint) is Literal:
         return st.sampled_from(get_args(hint))
     if isinstance(hint, type) and issubclass(hint, WireMessage):
@@ -73,7 +76,15 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
 
 NAMES = {
     name: value
-    for module in (messages, forwarding, guaranteed, recovery_messages, ordering_messages, archive_messages)
+    for module in (
+        messages,
+        forwarding,
+        guaranteed,
+        share_messages,
+        recovery_messages,
+        ordering_messages,
+        archive_messages,
+    )
     for name, value in vars(module).items()
 }
 """Of the modules that have messages."""

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 import external_checks as checks
 import tidings
 from external_brokers import RedisBroker, free_port
-from external_checks import WAIT_S, EveryService, Make, numbers, run, take
+from external_checks import WAIT_S, EveryService, Make, missed_by, numbers, run, take
 from live_network import until
 from tidings.core.events.subscription import Subscription
 from tidings.drivers.adapters.incoming import Incoming
@@ -118,10 +118,10 @@ def test_a_reader_that_trimming_overtakes_is_told(make: Make) -> None:
             seen = numbers(await take(stream, 1))
             while seen[-1] < 3_000:
                 seen += numbers(await take(stream, 1))
-            gone = {number for gap in stream.gaps for number in range(gap.first, gap.last + 1)}
+            gone = {number for missed in missed_by(stream) for number in range(missed.first, missed.last + 1)}
             assert gone == set(range(1, 3_001)) - set(seen)
             assert gone and stream.missed == len(gone)
-            assert {gap.source for gap in stream.gaps} == {bus.key}  # type: ignore[attr-defined]
+            assert {missed.source for missed in missed_by(stream)} == {bus.key}  # type: ignore[attr-defined]
             await until(lambda: len(other) == 0, WAIT_S)
 
     run(test)

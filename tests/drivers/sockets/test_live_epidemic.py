@@ -519,6 +519,9 @@ def test_a_port_that_is_asked_for_and_taken_is_named() -> None:
                 await server.start()
             assert str(caught.value) == f"cannot listen on {address}: the port is in use"
             with socket.socket() as probe:  # nothing is left of the attempt
+                probe.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+                )  # others may connect from that port
                 probe.bind(address)
 
     play(main)

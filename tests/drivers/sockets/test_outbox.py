@@ -456,3 +456,55 @@ def test_events_and_blocks_are_left_out_where_too_much_waits_and_words_are_not()
     got = messages_of(outbox)
     assert len(got) + outbox.dropped == 21
     assert got[-1] == Ping(1)
+
+
+# --- Confirmations that nobody waits for
+
+
+class Turns:
+    """An outbox that counts how often it asks to be flushed, at the end of the turn or some time."""
+
+    def __init__(self) -> None:
+        self.outbox = StreamOutbox()
+        self.soon = self.late = 0
+        self.outbox.on_waiting = self._soon
+        self.outbox.on_late = self._late
+
+    def _soon(self) -> None:
+        self.soon += 1
+
+    def _late(self) -> None:
+        self.late += 1
+
+    def confirm(self, sequence: int, *, late: bool) -> None:
+        self.outbox.confirms_late = late
+        self.outbox.add(Confirm(3, sequence, sequence))
+        self.outbox.confirms_late = False
+
+
+def test_a_late_confirmation_waits_for_company() -> None:
+    turns = Turns()
+    turns.confirm(1, late=True)
+    turns.confirm(2, late=True)
+    assert (turns.soon, turns.late > 0) == (0, True)
+    turns.outbox.add(Ping(1))
+    assert turns.soon == 1
+    assert messages_of(turns.outbox) == [Confirm(3, 1, 2), Ping(1)]
+
+
+@pytest.mark.parametrize("second", [2, 9])
+def test_a_confirmation_that_is_waited_for_takes_a_late_one_along(second: int) -> None:
+    turns = Turns()
+    turns.confirm(1, late=True)
+    turns.confirm(second, late=False)
+    assert turns.soon == 1
+    ranges = [Confirm(3, 1, 2)] if second == 2 else [Confirm(3, 1, 1), Confirm(3, 9, 9)]
+    assert messages_of(turns.outbox) == ranges
+
+
+def test_a_late_confirmation_needs_no_flush_of_its_own_in_a_turn() -> None:
+    turns = Turns()
+    turns.outbox.add(Ping(1))
+    turns.confirm(1, late=True)
+    assert (turns.soon, turns.late) == (1, 0)
+    assert messages_of(turns.outbox) == [Ping(1), Confirm(3, 1, 1)]

@@ -14,6 +14,7 @@ from contextlib import suppress
 import msgspec
 import pytest
 
+from payloads import BAD_ITEMS
 from tidings.core.events.event import make_publication
 from tidings.core.messages import (
     PROTOCOL_VERSION,
@@ -278,7 +279,7 @@ def bad_publications() -> list[tuple[bytes, str]]:
         (changed(5, {"x": [1]}), "list"),
         (changed(5, {"x": 2**63}), "64 bits"),
         (changed(5, [1]), "Expected `object`"),
-        (changed(6, "text"), "Expected `bytes`"),
+        (changed(6, "text"), "its payload does not decode"),
         (changed(0, "other"), "may not publish as"),
     ]
 
@@ -336,6 +337,33 @@ def test_an_event_of_a_run_that_does_not_decode_fails_by_number_and_the_others_p
         assert "list" in answer.reason
         assert [await peer.hear(), await peer.hear()] == [Confirm(0, 1, 1), Confirm(0, 3, 4)]
         assert await peer.hear() == Confirm(0, 1, 3)
+        await peer.close()
+
+    against_broker(play)
+
+
+def test_bad_payloads_of_a_run_fail_by_number_and_the_others_pass() -> None:
+    """Every second event is one that no publisher may send."""
+
+    async def play(server: BrokerServer) -> None:
+        peer = await RawPeer.client(server.address, "c")
+        payloads = [payload for bad, _ in BAD_ITEMS for payload in (bad, (b"{}", "application/json"))]
+        events = [("c", 0, number, "/a", 0, {}, payload) for number, payload in enumerate(payloads, 1)]
+        body = msgspec.msgpack.encode(events)
+        run = run_of_three(count=len(events), body=body)
+        alone = msgspec.msgpack.encode(("c", 0, 99, "/a", 0, {}, BAD_ITEMS[0][0]))
+        peer.writer.write(frame(encode_publications([msgspec.Raw(run), msgspec.Raw(alone)])))
+        for place, (_, reason) in enumerate(BAD_ITEMS):
+            answer = await peer.hear()
+            assert isinstance(answer, PublishFailed)
+            assert answer.sequence == 2 * place + 1
+            assert answer.reason.startswith(f"event c:{answer.sequence}: ") and reason in answer.reason
+            assert "\n" not in answer.reason
+        confirmed = [await peer.hear() for _ in BAD_ITEMS]
+        assert confirmed == [Confirm(0, number, number) for number in range(2, len(events) + 1, 2)]
+        answer = await peer.hear()
+        assert isinstance(answer, PublishFailed) and answer.sequence == 99
+        assert await peer.still_works()
         await peer.close()
 
     against_broker(play)

@@ -97,7 +97,7 @@ def test_the_correct_trace_holds_in_everything() -> None:
     verdicts = check_all(trace_of(), GUARANTEES)
     assert [verdict.guarantee for verdict in verdicts] == list(GUARANTEES)
     assert all(verdict.holds and not verdict.witnesses for verdict in verdicts)
-    assert gap_free(trace_of()).counts == {"expected": 18, "delivered": 18}
+    assert gap_free(trace_of()).counts == {"expected": 18, "delivered": 18, "expired": 0}
 
 
 def test_an_empty_trace_holds_in_everything() -> None:
@@ -247,9 +247,9 @@ def test_what_is_on_its_way_when_a_subscription_ends_is_no_gap() -> None:
     seen = {"s0": SEEN["s0"], "s1": ["p0:0", "p1:0", "p0:1", "n:0"]}
     tail = trace_of(seen, subscribed=subscribed)
     assert broken(tail) == {}
-    assert gap_free(tail).counts == {"expected": 10, "delivered": 10}
+    assert gap_free(tail).counts == {"expected": 10, "delivered": 10, "expired": 0}
     assert gap_free(tail, strict_end=True).violations == 2
-    assert gap_free(tail, strict_end=True).counts == {"expected": 12, "delivered": 10}
+    assert gap_free(tail, strict_end=True).counts == {"expected": 12, "delivered": 10, "expired": 0}
     assert agreement(tail, strict_end=True).violations == 2
     hole = trace_of(seen | {"s1": ["p0:0", "p1:0", "n:0", "p0:2"]}, subscribed=subscribed)
     assert broken(hole) == {"gap_free": 1, "agreement": 1}
@@ -316,6 +316,45 @@ def test_the_interval_is_closed_at_the_start_and_open_at_the_end(
     subscription = SubscribedRow("s0", "x", [], None, "none", 0, accepted_ns, cancelled_ns)
     trace = trace_of(rows=[], subscribed=[subscription])
     assert gap_free(trace, strict_end=True).violations == missing
+
+
+def expiring(event: str, expires_ns: int) -> list[PublishedRow]:
+    return [row._replace(expires_ns=expires_ns) if row.event_id == event else row for row in publications()]
+
+
+def test_what_expired_is_no_gap_and_no_disagreement() -> None:
+    """p1:1 was published at 50. Nobody is owed it if it expires, however late."""
+    seen = {name: [event for event in events if event != "p1:1"] for name, events in SEEN.items()}
+    assert broken(trace_of(seen)) == {"gap_free": 3}
+    published = expiring("p1:1", 10**15)
+    assert not broken(trace_of(seen, published=published))
+    assert gap_free(trace_of(seen, published=published)).counts == {
+        "expected": 15,
+        "delivered": 15,
+        "expired": 3,
+    }
+    seen["s0"] = SEEN["s0"]  # it came in time here, too late there
+    trace = trace_of(seen, published=published)
+    assert not broken(trace)
+    assert gap_free(trace).counts == {"expected": 16, "delivered": 16, "expired": 2}
+
+
+@pytest.mark.parametrize(("expires_ns", "late"), [(50, 3), (51, 0), (52, 0)])
+def test_what_is_shown_after_it_expired_is_a_violation(expires_ns: int, late: int) -> None:
+    """Everybody saw p1:1 at 51."""
+    trace = trace_of(published=expiring("p1:1", expires_ns))
+    assert broken(trace) == ({"expiry": late} if late else {})
+    if late:
+        (verdict,) = (verdict for verdict in check_all(trace) if verdict.guarantee == "expiry")
+        assert (verdict.violations, verdict.witnesses[0].subscribers) == (3, ("s0",))
+        assert str(verdict) == (
+            "expiry: 3 violations, first: event p1:1 at position 4 of subscriber s0 is shown 1 ns after it expired"
+        )
+
+
+def test_expiry_is_promised_where_something_expires() -> None:
+    assert "expiry" not in [verdict.guarantee for verdict in check_all(trace_of())]
+    assert "expiry" in [verdict.guarantee for verdict in check_all(trace_of(published=expiring("p1:1", 99)))]
 
 
 def test_unconfirmed_events_can_be_left_out() -> None:

@@ -41,6 +41,8 @@ def correct_rows(random: Random) -> Rows:
             for row in subscribed:
                 if row.subscriber == subscriber and is_owed(row, event):
                     at_ns = event.at_ns + random.choice((0, 1, 7))
+                    if event.expires_ns is not None and at_ns > event.expires_ns:
+                        continue
                     delivered.append(
                         DeliveredRow(subscriber, row.subscription, position, event.event_id, at_ns)
                     )
@@ -60,7 +62,8 @@ def random_publications(random: Random) -> list[PublishedRow]:
         event_id = f"{source}:{sequences[source]}"
         confirmed_ns = random.choice((None, at_ns + 1))
         row = (event_id, source, sequences[source], random.choice(TOPICS), attributes, 1, at_ns, confirmed_ns)
-        published.append(PublishedRow(*row))
+        expires_ns = random.choice((None, None, at_ns + 1, at_ns + 5))
+        published.append(PublishedRow(*row, expires_ns))
         sequences[source] += random.choice((1, 1, 3))
         at_ns += random.choice((0, 1, 10))
     return published
@@ -267,8 +270,30 @@ def missing_twin(rows: Rows, strict_end: bool = False) -> Iterator[tuple[Subscri
                 for later in events[number + 1 :]
             )
             excused = asked.cancelled_ns is not None and not overtaken and not strict_end
-            if is_owed(asked, event) and event.event_id not in came and not excused:
+            if (
+                is_owed(asked, event)
+                and event.event_id not in came
+                and not excused
+                and event.expires_ns is None
+            ):
                 yield asked, event
+
+
+def expired_twin(rows: Rows) -> int:
+    published, subscribed, delivered = rows
+    got = {(row.subscriber, row.subscription, row.event_id) for row in delivered}
+    return sum(
+        is_owed(asked, event) and (asked.subscriber, asked.subscription, event.event_id) not in got
+        for asked in subscribed
+        for event in events_of(published).values()
+        if event.expires_ns is not None
+    )
+
+
+def expiry_twin(rows: Rows) -> int:
+    known = events_of(rows[0])
+    shown = [(row, known[row.event_id].expires_ns) for row in rows[2] if row.event_id in known]
+    return sum(expires_ns is not None and row.at_ns > expires_ns for row, expires_ns in shown)
 
 
 def gap_free_twin(rows: Rows) -> int:
@@ -304,6 +329,7 @@ TWINS: dict[str, Callable[[Rows], int]] = {
     "total_order": total_order_twin,
     "causal_order": causal_order_twin,
     "agreement": agreement_twin,
+    "expiry": expiry_twin,
 }
 
 
@@ -330,7 +356,7 @@ def test_correct_traces_hold_in_everything(random: Random) -> None:
 def test_checkers_count_what_their_twins_count(random: Random) -> None:
     rows = broken_rows(random)
     trace = trace_of(rows)
-    for verdict in check_all(trace, GUARANTEES):
+    for verdict in check_all(trace, TWINS):
         assert (verdict.guarantee, verdict.violations) == (verdict.guarantee, TWINS[verdict.guarantee](rows))
         assert verdict.holds == (verdict.violations == 0)
         assert len(verdict.witnesses) == min(verdict.violations, 10)
@@ -380,6 +406,9 @@ def test_metrics_count_what_plain_loops_count(random: Random) -> None:
     latencies = [(row.at_ns - known[row.event_id].at_ns) / 1e6 for row in delivered if row.event_id in known]
     assert counted.published == len(known)
     assert counted.delivered == len(delivered)
+    assert (
+        counted.expired == gap_free(trace_of(rows), strict_end=True).counts["expired"] == expired_twin(rows)
+    )
     assert counted.out_of_order == sum(row.out_of_order for row in delivered)
     missing = counted.expected * (1 - counted.delivery_ratio)
     assert missing == pytest.approx(len(list(missing_twin(rows, strict_end=True))))

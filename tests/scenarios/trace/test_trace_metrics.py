@@ -30,6 +30,7 @@ def test_numbers_worked_out_by_hand() -> None:
         "delivery_ratio": 0.75,
         "duplicates": 1,
         "out_of_order": 1,
+        "expired": 0,
     }
     # 1, 3, 15 and 1 ms
     assert latency == {

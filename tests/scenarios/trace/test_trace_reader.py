@@ -92,6 +92,17 @@ def test_the_parts_of_several_runs_are_not_one_trace(directory: Path) -> None:
         Trace.read(directory)
 
 
+def test_a_trace_from_before_events_expired_is_read(directory: Path) -> None:
+    whole = Trace.read(directory)
+    path = directory / "published.parquet"
+    pq.write_table(pq.read_table(path).drop_columns(["expires_ns"]), path)
+    assert Trace.read(directory) == whole
+    assert Trace.read(directory).published["expires_ns"].null_count == len(whole.published)
+    pq.write_table(pq.read_table(path).drop_columns(["confirmed_ns"]), path)
+    with pytest.raises(TraceError, match="has no columns 'confirmed_ns'"):
+        Trace.read(directory)
+
+
 def test_no_directory_and_no_table(directory: Path) -> None:
     with pytest.raises(TraceError, match=r"no trace directory .*nowhere"):
         Trace.read(directory / "nowhere")

@@ -21,11 +21,12 @@ from tidings.scenarios.trace.writer import TraceWriter
 # Spelled out here a second time: outside checks rely on these names, orders and types.
 COLUMNS = {
     "published": "event_id string, source string, sequence int64, topic string, "
-    "attributes map<string, string?>, size_bytes int64, at_ns int64, confirmed_ns int64?",
+    "attributes map<string, string?>, size_bytes int64, at_ns int64, confirmed_ns int64?, expires_ns int64?",
     "subscribed": "subscriber string, subscription string, topics list<element: string not null>, "
-    "filter string?, order string, requested_ns int64, accepted_ns int64?, cancelled_ns int64?",
+    "filter string?, order string, requested_ns int64, accepted_ns int64?, cancelled_ns int64?, "
+    "share_of string?, durable string?, group_by string?, start string?, detached_ns int64?",
     "delivered": "subscriber string, subscription string, position int64, event_id string, at_ns int64, "
-    "out_of_order bool, recovered_by string?",
+    "out_of_order bool, recovered_by string?, attempt int64, done_ns int64?",
     "traffic": "kind string, from string, to string, messages int64, bytes int64, dropped int64",
     "faults": "kind string, target string, at_ns int64, until_ns int64?",
     "nodes": "node string, kind string, parent string?, label string?, site string?",
@@ -79,12 +80,12 @@ def test_rows_come_back_with_what_became_known_late(tmp_path: Path) -> None:
     attributes = [("name", "BBC"), ("none", None), ("odd", '"12"'), ("raw", "X'01'"), ("x", "1")]
     published = trace.published.to_pylist()
     assert [row["confirmed_ns"] for row in published] == [None, 12, None, None, None, None, None]
-    assert list(published[1].values()) == ["p0:1", "p0", 1, "/t/a", attributes, 128, 10, 12]
+    assert list(published[1].values()) == ["p0:1", "p0", 1, "/t/a", attributes, 128, 10, 12, None]
     assert [list(row.values()) for row in trace.subscribed.to_pylist()] == [
-        ["s0", "a", ["/t/**"], "x > 3", "total", 1, 7, 90],
-        ["s1", "a", [], None, "none", 2, 3, 4],
+        ["s0", "a", ["/t/**"], "x > 3", "total", 1, 7, 90, None, None, None, None, None],
+        ["s1", "a", [], None, "none", 2, 3, 4, None, None, None, None, None],
     ]
-    assert list(trace.delivered.to_pylist()[2].values()) == ["s0", "a", 2, "p0:2", 23, True, "push"]
+    assert list(trace.delivered.to_pylist()[2].values()) == ["s0", "a", 2, "p0:2", 23, True, "push", 1, None]
     assert [list(row.values()) for row in trace.traffic.to_pylist()] == [["event", "p0", "b0", 7, 900, 1]]
     assert [list(row.values()) for row in trace.faults.to_pylist()] == [
         ["crash", "b0", 5, 9],
@@ -165,6 +166,11 @@ def test_the_hash_sees_every_table_and_every_cell(tmp_path: Path) -> None:
         (("traffic", ("a", "b", "c", 1, 2, 3)),),
         (("subscribed", ("a", "b", [], None, "none", 1)),),
         (("subscribed", ("a", "b", [], "", "none", 1)),),
+        *(
+            (("subscribed", ("a", "b", [], "", "none", 1, None, None, *late)),)
+            for late in (("n",), (None, "n"), (None, None, "n"), (None, None, None, "n"))
+        ),
+        (("subscribed", ("a", "b", [], "", "none", 1)), ("detached", ("a", "b", 1))),
     ]
     hashes = [with_rows(str(number), *rows) for number, rows in enumerate(variants)]
     assert len(set(hashes)) == len(variants)

@@ -13,7 +13,7 @@ import pytest
 from archive_events import START_NS, kept_numbers, make_event, make_events
 from tidings.core.errors import ArchiveAhead, ArchiveCorrupt, ArchiveError, ArchiveTrimmed
 from tidings.core.events.event import Event
-from tidings.storage.archive import Archive, ArchiveReader, ArchiveSettings, Gap
+from tidings.storage.archive import Archive, ArchiveGap, ArchiveReader, ArchiveSettings
 from tidings.storage.archive import archive as archive_module
 from tidings.storage.archive import reader as reader_module
 
@@ -93,9 +93,9 @@ def test_gaps_are_kept_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         archive.append(make_events(4, 1), 1)
         archive.note_gap("more", 2)
         expected = [
-            Gap(0, 42, "the broker was gone", None),
-            Gap(4, 42, "full ?", 7),
-            Gap(5, 42, "more", 3),
+            ArchiveGap(0, 42, "the broker was gone", None),
+            ArchiveGap(4, 42, "full ?", 7),
+            ArchiveGap(5, 42, "more", 3),
         ]
         assert archive.gaps() == expected
     with ArchiveReader(tmp_path) as reader:
@@ -165,7 +165,7 @@ def _sealed_archive(directory: Path) -> None:
 def _newer(directory: Path) -> None:
     _sealed_archive(directory)
     with sqlite3.connect(directory / "archive.sqlite") as connection:
-        connection.execute("PRAGMA user_version = 4")
+        connection.execute("PRAGMA user_version = 5")
     connection.close()
 
 
@@ -212,7 +212,7 @@ def _foreign_files(directory: Path) -> None:
 BAD_DIRECTORIES: dict[str, tuple[Callable[[Path], object], type[ArchiveError], str]] = {
     "a file": (Path.touch, ArchiveError, "File exists|not a directory|Not a directory"),
     "other files": (_foreign_files, ArchiveError, "is not an archive"),
-    "a newer archive": (_newer, ArchiveError, "has format 4, this version reads format 3"),
+    "a newer archive": (_newer, ArchiveError, "has format 5, this version reads format 4"),
     "another database": (_spoil(68, b"\0\0\0\1"), ArchiveCorrupt, "it is not an archive"),
     "no database at all": (_spoil(0, b"hello"), ArchiveCorrupt, "it is not an archive"),
     "an empty database": (_truncate(0), ArchiveCorrupt, "ends after 0 bytes"),

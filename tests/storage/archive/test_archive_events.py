@@ -86,9 +86,10 @@ def test_a_segment_gives_the_rows_that_the_tail_gave(
 def test_the_columns_are_those_that_were_agreed() -> None:
     assert " ".join(SCHEMA.names) == (
         "offset source incarnation sequence topic attributes packed payload published_ns notified_ns"
-        " out_of_order order"
+        " out_of_order order content_type expires_ns reply_to request"
     )
-    assert [field.name for field in SCHEMA if field.nullable] == ["order"]
+    nullable = [field.name for field in SCHEMA if field.nullable]
+    assert nullable == ["order", "content_type", "expires_ns", "reply_to", "request"]
     batch = as_batch(7, [make_event(12)], 99)
     (row,) = batch.to_pylist()
     assert row["offset"] == 7 and row["source"] == "source-0" and row["notified_ns"] == 99

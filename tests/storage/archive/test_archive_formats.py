@@ -62,7 +62,7 @@ def test_an_older_archive_is_read_as_it_is(directory: Path) -> None:
 
 def test_an_older_archive_is_written_on_and_an_older_version_then_refuses_it(directory: Path) -> None:
     with Archive.open(directory, SETTINGS) as archive, ArchiveReader(directory) as reader:
-        assert version(directory) == 3
+        assert version(directory) == 4
         assert archive.append(make_events(END, 2), 6) == END
         assert kept_numbers(reader) == list(range(END + 2))
         archive.append(make_events(END + 2, 4), 6)

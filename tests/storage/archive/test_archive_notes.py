@@ -218,6 +218,6 @@ def test_a_schema_that_is_no_text_any_more_is_told(
 def test_an_archive_of_the_first_format_is_refused(directory: Path) -> None:
     sql(directory, "PRAGMA user_version = 1")
     for opening in (ArchiveReader, Archive.open):
-        with pytest.raises(ArchiveError, match="has format 1, this version reads format 3") as caught:
+        with pytest.raises(ArchiveError, match="has format 1, this version reads format 4") as caught:
             opening(directory)
         assert type(caught.value) is ArchiveError

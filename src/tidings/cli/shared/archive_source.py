@@ -1,16 +1,19 @@
-"""Defines the flags of `tidings get` and `tidings replay` that select an archive and its events."""
+"""Defines the flags of `tidings get`, `last` and `replay` that select an archive and its events."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidings.cli.shared.instants import parse_instant
 from tidings.cli.shared.options import check_tls_ca, option, read_token
 from tidings.cli.shared.subscription_options import check_patterns
 
 if TYPE_CHECKING:
+    from tidings.bus.history_reader import Kept
     from tidings.recording.replay import Source
 
 EARLIEST, LATEST = "earliest", "latest"
@@ -48,6 +51,7 @@ def archive_source(
     token_file: Path | None,
     tls_ca: Path | None,
     timeout_s: float,
+    since: str | None = None,
 ) -> Source:
     """Return the source with its offsets resolved; report bad flags."""
     from dataclasses import replace
@@ -69,15 +73,30 @@ def archive_source(
     )
     source.interest()
     start, stop = parse_offset(offset, "--offset"), parse_offset(end, "--end")
-    if start == EARLIEST and stop == LATEST:
+    if since is not None and start != EARLIEST:
+        raise typer.BadParameter("not allowed with --offset", param_hint="--since")
+    instant = None if since is None else parse_instant(since, "--since")
+    if start == EARLIEST and stop == LATEST and instant is None:
         return source
     with source.open() as reader:
         bounds = reader.bounds()
+        if instant is not None:
+            start = _first_since(reader, bounds.first, instant)
     return replace(
         source,
         start=None if start == EARLIEST else resolved(start, *bounds),
         stop=None if stop == LATEST else resolved(stop, *bounds),
     )
+
+
+def _first_since(archive: Kept, first: int, instant: datetime) -> int:
+    """Return the offset of the first event published then. Of an archive that has dropped nothing, whoever asks for
+    more than it has gets all that it has."""
+    from tidings.bus.history_reader import first_offset, instant_ns
+
+    if first == 0:
+        return archive.offset_at(instant_ns(instant))
+    return first_offset(archive, instant, "use --offset earliest")
 
 
 def parse_offset(text: str, flag: str) -> int | str:

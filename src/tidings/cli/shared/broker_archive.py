@@ -6,7 +6,7 @@ from tidings.cli.shared.broker_settings import KeptArchive
 from tidings.cli.shared.retention import archive_settings
 from tidings.drivers.sockets.archive_read_service import ArchiveReadService
 from tidings.drivers.sockets.broker import BrokerServer
-from tidings.recording.recorder import Recorder
+from tidings.recording.recorder import SUBSCRIPTION, Recorder
 
 
 class Keeping:
@@ -27,6 +27,8 @@ class Keeping:
             opener=server.open_inside,
         )
         server.describe_archive = self._recorder.status
+        self.read_service.recorded = self._recorder.subscription
+        server.record_archive(self._recorder.name, SUBSCRIPTION)
         await self._recorder.start()
 
     async def run(self) -> None:

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from tidings.cli.shared.exits import ExitCode, one_line
+from tidings.cli.shared.options import check_url
 from tidings.cli.shared.output import discard_output
 from tidings.cli.shared.running import Stopped, Terminated
 
@@ -39,6 +40,8 @@ class Verb(TyperCommand):
                 value == "" or (isinstance(value, list) and "" in value)
             ):
                 raise typer.BadParameter("must not be empty", ctx=ctx, param=param)
+        if not ctx.resilient_parsing and not given.get("help"):  # not while the shell completes a word
+            args = with_broker(self, ctx, given, args)
         return super().parse_args(ctx, args)
 
 
@@ -60,6 +63,30 @@ class Verbs(TyperGroup):
             raise Stopped(signal.SIGTERM) from None
 
 
+def with_broker(verb: Verb, ctx: Any, given: dict[str, Any], args: list[str]) -> list[str]:
+    """Return the command line with the URL that the user has left out; its context's flags become defaults."""
+    from tidings.cli.shared import connection_choice as choice
+
+    arguments = [str(param.name) for param in verb.params if param.param_type_name == "argument"]
+    url = choice.url_argument(arguments)
+    if url is None or not any(param.name == "context" for param in verb.params):
+        return args
+    place = arguments.index(url)
+    if place and not given.get(arguments[place - 1]):
+        return args  # what is required before it is missing: Typer says so
+    if not choice.is_left_out(arguments[place:], given):
+        if given.get("context"):
+            raise typer.BadParameter("not allowed with a URL", ctx=ctx, param_hint="--context")
+        return args
+    context = given.get("context") or os.environ.get(f"{ctx.auto_envvar_prefix}_CONTEXT")
+    if verb.name in choice.OPTIONAL and not context:
+        return args
+    chosen = ctx.obj = choice.choose_broker(context)
+    check_url(chosen.url, chosen.source)
+    ctx.default_map = dict(chosen.flags)
+    return [*args, chosen.url] if place else [chosen.url, *args]
+
+
 def _without_type(param: Any) -> Any:
     """Show a metavar instead of Python's type, and no range: errors show it. Typer checks values with its own copy."""
     param.min = param.max = None
@@ -78,7 +105,8 @@ def _metavar(declared: Any) -> str:
 
 
 def _argument_name(param: Any) -> str:
-    return str(param.metavar or param.name.upper())
+    name = str(param.metavar or param.name.upper())
+    return name if param.required or name.startswith("[") else f"[{name}]"
 
 
 # --- Errors
@@ -109,7 +137,9 @@ def _where(error: Any, context: Any) -> str:
         return str(param.envvar) if param.envvar and param.envvar in os.environ else automatic
     if param.param_type_name == "argument":
         return _argument_name(param).strip("[].")
-    return str(max(param.opts, key=len))
+    flag = str(max(param.opts, key=len))
+    from_context = source is not None and source.name == "DEFAULT_MAP"
+    return f"{flag} of {context.obj.source}" if from_context else flag
 
 
 def _value_problem(error: Any) -> str | None:

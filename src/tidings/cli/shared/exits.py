@@ -9,7 +9,9 @@ from enum import IntEnum
 from tidings.core.errors import (
     AddressError,
     ConnectionFailed,
+    NoResponder,
     NotConfirmed,
+    RequestFailed,
     SubscriptionRefused,
     TidingsError,
     WireError,
@@ -25,9 +27,13 @@ class ExitCode(IntEnum):
     BAD_INPUT = 2
     """A bad flag, file, filter, topic or scenario."""
     TIMEOUT = 3
-    """Fewer events than requested arrived in time."""
+    """Fewer events than requested, or no answer, arrived in time."""
     UNREACHABLE = 4
     """A broker cannot be reached, cannot listen, refuses the connection, or went away."""
+    NO_RESPONDER = 5
+    """Nobody is subscribed to a request."""
+    REQUEST_FAILED = 6
+    """The answer to a request is an error."""
     BUG = 70
     """A bug in tidings; the traceback is for the bug report."""
     SIGNAL_BASE = 128
@@ -40,6 +46,10 @@ def exit_code_of(error: Exception) -> ExitCode:
     """Return the exit code for an error that the command did not handle."""
     if isinstance(error, NETWORK_ERRORS) and not isinstance(error, AddressError):
         return ExitCode.UNREACHABLE
+    if isinstance(error, NoResponder):
+        return ExitCode.NO_RESPONDER
+    if isinstance(error, RequestFailed):
+        return ExitCode.REQUEST_FAILED
     if isinstance(error, TimeoutError):
         return ExitCode.TIMEOUT
     if isinstance(error, TidingsError | OSError):

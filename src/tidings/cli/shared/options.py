@@ -27,8 +27,9 @@ Quiet = Annotated[bool, option("--quiet", "-q", help="Show no progress bar.")]
 Url = Annotated[
     str,
     typer.Argument(
-        metavar="URL",
-        help="Broker: tidings://HOST:PORT, tidings+tls://... or tidings+udp://...",
+        metavar="[URL]",
+        help="Broker: tidings://HOST:PORT, tidings+tls://... or tidings+udp://... "
+        "Default: TIDINGS_URL, or the context's.",
         show_default=False,
     ),
 ]
@@ -131,9 +132,6 @@ def check_url(url: str, hint: str = "URL") -> None:
     from tidings.bus.connect import connect
     from tidings.core.errors import ConnectionFailed, NotYetAvailable
 
-    if url.startswith("/"):
-        reason = f"expected a broker's URL such as tidings://127.0.0.1:7400 before the topic {url!r}"
-        raise typer.BadParameter(reason, param_hint=hint)
     try:
         connect(url)
     except (ConnectionFailed, NotYetAvailable) as error:

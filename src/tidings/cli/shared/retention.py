@@ -1,4 +1,4 @@
-"""Parses how much of an archive to keep, as users write it: `500M`, `30d`."""
+"""Parses how much of an archive to keep, and other quantities, as users write them: `500M`, `30d`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tidings.storage.archive import ArchiveSettings
 
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+MAX_SECONDS = 1e9
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -25,6 +26,14 @@ def archive_settings(size: str | None, age: str | None, segment_rows: int | None
         retain_s=None if age is None else parse_quantity(age, SECONDS, "--retain-age", "12h or 30d"),
     )
     return settings if segment_rows is None else replace(settings, segment_rows=segment_rows)
+
+
+def parse_duration(text: str, flag: str, example: str) -> float:
+    """Parse a duration, in seconds."""
+    seconds = parse_quantity(text, SECONDS, flag, example)
+    if seconds > MAX_SECONDS:
+        raise typer.BadParameter(f"at most {MAX_SECONDS:.0e} s, not {text!r}", param_hint=flag)
+    return seconds
 
 
 def parse_quantity(text: str, units: dict[str, int] | dict[str, float], flag: str, example: str) -> float:

@@ -52,6 +52,7 @@ def print_summary(title: str, summary: dict[str, Any], out: Path, how: list[tupl
         ("published", summary["published"]),
         ("expected", summary["expected"]),
         ("delivered", summary["delivered"]),
+        *([("expired", summary["expired"])] if summary["expired"] else []),
         ("delivery ratio", _ratio(summary)),
         ("duplicates", summary["duplicates"]),
         ("out of order", summary["out_of_order"]),

@@ -13,6 +13,8 @@ from tidings.core.filters.language.predicates import Scalar
 WORDS: Mapping[str, Scalar] = {"true": True, "false": False, "null": None}
 NUMBER_LETTERS = frozenset("0123456789+-.eE")
 QUOTES = ('"', "'")
+UNWRITTEN_FLOATS = ("inf", "-inf", "nan")
+"""Values of attributes that JSON has no word for."""
 
 
 def parse_attributes(texts: Iterable[str]) -> dict[str, Scalar]:
@@ -67,3 +69,16 @@ def attribute_json(value: Scalar) -> object:
     if isinstance(value, float) and not isfinite(value):
         return {"float": str(value)}
     return value
+
+
+def attribute_of_json(value: object) -> Scalar:
+    """Return the value that `attribute_json` has made `value` of; raise ValueError if it is none."""
+    match value:
+        case {"hex": str(digits), **rest} if not rest:
+            return bytes.fromhex(digits)
+        case {"float": str(word), **rest} if not rest and word in UNWRITTEN_FLOATS:
+            return float(word)
+        case bool() | int() | float() | str() | None:
+            return value
+        case _:
+            raise ValueError('expected text, a number, true, false, null or {"hex": ...}')

@@ -17,7 +17,8 @@ from tidings.core.client.ordered import OrderedSubscription
 from tidings.core.client.owner import Holder
 from tidings.core.client.plain import PlainSubscription
 from tidings.core.errors import OrderError, SubscriptionRefused
-from tidings.core.events.subscription import Order, Subscription
+from tidings.core.events.payload import Payload
+from tidings.core.events.subscription import ORDERED, Subscription
 from tidings.core.facts import (
     BookmarkIsKept,
     BookmarksKnown,
@@ -34,6 +35,7 @@ from tidings.core.facts import (
 )
 from tidings.core.filters.language.predicates import Scalar
 from tidings.core.ordering.module import (
+    DoubtOver,
     EventsShown,
     JoinCompleted,
     NumbersLost,
@@ -43,7 +45,6 @@ from tidings.core.ordering.module import (
 )
 from tidings.core.ordering.subscriber import MAX_BUFFERED, Patience
 
-ORDERED = (Order.TOTAL, Order.CAUSAL)
 NO_SEQUENCERS = (
     "requires sequencers, but this network has none: "
     "start them (tidings up --order total, or tidings sequencer and connect(sequencer=...))"
@@ -107,7 +108,7 @@ class Application:
         self,
         topic: str,
         attributes: Mapping[str, Scalar],
-        payload: bytes,
+        payload: Payload,
         published_at: int,
     ) -> int:
         """Publish an event and return its sequence."""
@@ -199,6 +200,10 @@ class Application:
                 del self._holders[subscription_id]
             self._beneath.unsubscribe(subscription_id, drain=drain)
 
+    @property
+    def is_connected(self) -> bool:
+        return self._beneath.is_connected
+
     def shown(self, subscription_id: str) -> Mapping[tuple[str, int], int] | None:
         return self._beneath.shown(subscription_id)
 
@@ -280,7 +285,11 @@ class Application:
 
     def _on_broken(self, fact: OrderBroken) -> None:
         if fact.key in self._by_key:
-            self._by_key[fact.key].on_broken(fact.reason)
+            self._by_key[fact.key].on_broken(fact)
+
+    def _on_doubt_over(self, fact: DoubtOver) -> None:
+        if fact.key in self._by_key:
+            self._by_key[fact.key].on_doubt_over(fact)
 
     def _on_numbers_lost(self, fact: NumbersLost) -> None:
         self.refuse_numbers(fact.reason)
@@ -330,6 +339,7 @@ _HANDLERS: dict[type, Callable[[Application, Any], None]] = {
     PublishNow: Application._on_publish_now,
     JoinCompleted: Application._on_joined,
     OrderBroken: Application._on_broken,
+    DoubtOver: Application._on_doubt_over,
     NumbersLost: Application._on_numbers_lost,
 }
 """Class of fact -> handler. A table, because each event makes several facts. Other facts go to the application."""

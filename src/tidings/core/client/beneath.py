@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from tidings.core.events.payload import Payload
 from tidings.core.events.run import Stretch
 from tidings.core.events.subscription import Subscription
 from tidings.core.filters.language.predicates import Scalar
@@ -28,6 +29,10 @@ class Beneath(Protocol):
         """Where the service keeps the client's progress across restarts; None: nowhere."""
 
     @property
+    def is_connected(self) -> bool:
+        """False while nothing can arrive, because the connection is lost."""
+
+    @property
     def identity(self) -> tuple[str, int]:
         """The source of publications, and its incarnation."""
 
@@ -42,7 +47,7 @@ class Beneath(Protocol):
         """Publish events that have their sequences."""
 
     def publish_as(
-        self, sequence: int, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
+        self, sequence: int, topic: str, attributes: Mapping[str, Scalar], payload: Payload, published_at: int
     ) -> object: ...
 
     def subscribe(self, *subscriptions: Subscription) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 
 from tidings.core.client.beneath import Beneath
 from tidings.core.errors import OrderError
+from tidings.core.events.payload import Payload
 from tidings.core.events.run import RunMaker, Stretch, cut, stamped
 from tidings.core.facts import PublicationFailed, PublicationNumbered, PublicationSent
 from tidings.core.filters.language.predicates import Scalar
@@ -68,7 +69,9 @@ class OrderNumbering:
         self._handles: RangeMap[int] = RangeMap()
         """Unconfirmed sequences -> their handle in the module."""
 
-    def publish(self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int) -> int:
+    def publish(
+        self, topic: str, attributes: Mapping[str, Scalar], payload: Payload, published_at: int
+    ) -> int:
         """Publish an event and return its sequence. Raises OrderError if its topic gets no more numbers. All errors are
         raised before the sequence is reserved."""
         rank = self._layout.rank_of(topic) if self._wanted() else None

@@ -9,6 +9,10 @@ come between, and where the subscription does not select an event.
 
 Notifications are done in the order in which they are shown: events when the application says so, numbers without an
 event when all before them are. What is only buffered here is granted, so that what it waits for can be sent.
+
+If the service loses events, or may have, the module finds out which numbers are missing for good. Then the gap is shown
+once, and the subscription goes on: without these numbers or, where the order of the others could follow from them
+alone, as a new subscriber of the module, with the same subscriptions in the service.
 """
 
 from __future__ import annotations
@@ -32,8 +36,9 @@ from tidings.core.client.bookmark import (
     numbers_name,
     whole_name,
 )
+from tidings.core.client.gap_reports import GapReports
 from tidings.core.client.owner import SubscriptionOwner
-from tidings.core.client.turns import HeldStretch, Turn
+from tidings.core.client.turns import LOST, HeldStretch, LostNumbers, Turn
 from tidings.core.errors import OrderError, SubscriptionRefused, WireError
 from tidings.core.events.event import WHOLE, Publication
 from tidings.core.events.run import Content, Stretch, look
@@ -44,6 +49,7 @@ from tidings.core.facts import (
     Delivered,
     EventsGivenUp,
     Misbehaviour,
+    OrderGap,
     SubscriptionAccepted,
     SubscriptionBroken,
     SubscriptionCancelled,
@@ -52,7 +58,14 @@ from tidings.core.facts import (
     SubscriptionProgress,
 )
 from tidings.core.ordering.layout import Layout, overlap
-from tidings.core.ordering.module import EventsShown, OrderingModule
+from tidings.core.ordering.module import (
+    DOUBT_NS,
+    GIVEN_UP_NS,
+    DoubtOver,
+    EventsShown,
+    OrderBroken,
+    OrderingModule,
+)
 from tidings.core.ordering.resuming import Resumption
 from tidings.core.ordering.stamps import check_stamp
 from tidings.core.ordering.subscriber import MAX_BUFFERED, Patience
@@ -61,6 +74,7 @@ from tidings.core.overlay.guaranteed.bookmarks import LeftBookmarks
 SLOW_READER_EVENTS = 1_024
 """Numbers that had their turn and are not done; beyond, no further notifications are granted."""
 MOVED = "the client moved to another broker"
+GIVEN_UP = "the network could not keep all events"
 NOT_RESUMED = "the subscription cannot resume after the restart"
 
 
@@ -148,7 +162,10 @@ class OrderedSubscription:
         self._awaited_bookmark = 0
         """The number of the bookmark that completes the change once it is kept."""
         self._doubt = ""
-        """Why a missing event may never arrive."""
+        """Why a missing event may never arrive; empty if nothing is lost."""
+        self._reports = GapReports()
+        self._moving: set[str] = set()
+        """Subscriptions in the service that the new broker's network does not know everywhere."""
         self._accepted = False
         """The subscription has been complete before."""
         self._complete = True
@@ -198,6 +215,7 @@ class OrderedSubscription:
         key = self._forget()
         if key is not None:
             self._module.end(key)
+        self._reports.take()[1].done()
         self._leave_all()
 
     def _follow(self, interest: Interest | None) -> None:
@@ -305,13 +323,12 @@ class OrderedSubscription:
             self._module.change(self.key, missing)
         self._maybe_complete()
 
-    def _make_subscriber(self, earlier: Resumption | None) -> int:
+    def _make_subscriber(self, earlier: Resumption | None) -> None:
         self.key = self._module.add_subscriber(self._patience, self._max_buffered, self, earlier)
         self._by_key[self.key] = self
         self._incarnation = self._module.incarnation_of(self.key)
         if self._bookmarks is not None:
             self._bookmarks.keep(self.id, self._bookmark)
-        return self.key
 
     def _ask_for(self, ranks: Iterable[int]) -> None:
         for rank in ranks:
@@ -353,6 +370,7 @@ class OrderedSubscription:
                 self._draining[before.id] = None
                 self._send_bookmark()
                 self._owner.unsubscribe(before.id, drain=True)
+        self._on_known_further(fact.subscription, everywhere=True)
         self._maybe_join()
 
     def on_failed(self, fact: SubscriptionFailed) -> None:
@@ -361,6 +379,7 @@ class OrderedSubscription:
     def on_progress(self, fact: SubscriptionProgress) -> None:
         """Report progress: an event published where the subscription is unknown would never arrive."""
         self._owner.emit(SubscriptionProgress(self.id, fact.uncovered))
+        self._on_known_further(fact.subscription, everywhere=not fact.uncovered)
 
     def on_cancelled(self, fact: SubscriptionCancelled) -> None:
         """Forget a replaced subscription: it has drained."""
@@ -418,10 +437,9 @@ class OrderedSubscription:
         self._wanted = frozenset(earlier.topics)
         self._resuming = bool(self._wanted)
         self._ask_for(self._wanted)
-        key = self._make_subscriber(earlier)
+        self._make_subscriber(earlier)
         if kept.doubt:
-            self._doubt = kept.doubt
-            self._module.doubt(key, kept.doubt)
+            self._begin_doubt(kept.doubt, DOUBT_NS)
         self._subscribe_new()
         self._interest = wanted
         return True
@@ -547,7 +565,12 @@ class OrderedSubscription:
             number += count
         self.on_done()
 
-    def _append(self, held: HeldStretch, stamp: Timestamp, count: int, *, waits: bool) -> Turn:
+    def skip(self, topic: int, number: int, count: int) -> None:
+        """Handle the turn of numbers that never arrived."""
+        self._append(LOST, Timestamp(topic, number), count, waits=False)
+        self.on_done()
+
+    def _append(self, held: HeldStretch | LostNumbers, stamp: Timestamp, count: int, *, waits: bool) -> Turn:
         turn = Turn(self, held, stamp, count, waits=waits)
         self._turns.append(turn)
         self._unread += count
@@ -598,29 +621,93 @@ class OrderedSubscription:
             for ticket in waiting:
                 ticket.grant()
 
-    # --- Failure
+    # --- Lost events
 
     def on_missed(self, fact: EventsGivenUp) -> None:
-        """Break the order, unless there is patience: later events would wait for ever for those given up."""
-        self._owner.emit(
-            EventsGivenUp(
-                self.id, fact.source, fact.incarnation, fact.first, fact.last, fact.certain, fact.ticket
-            )
+        """Keep the report until it is known what the order lacks."""
+        self._reports.add(
+            self.id, fact, says_more=fact.certain or not self._tells_by_itself(fact.subscription)
         )
-        if fact.certain and self._patience is None:
-            lost = f"events {fact.first} to {fact.last} of {fact.source}"
-            key = self.key
-            self.on_broken(f"the service gave up {lost}: the order cannot continue")
-            if key is not None:
-                self._module.end(key)
+        if fact.certain:
+            self._begin_doubt(GIVEN_UP, GIVEN_UP_NS)
+        if not self._doubt:
+            self._show_reports()
+
+    def _tells_by_itself(self, name: str) -> bool:
+        """Return whether the order will lack what that subscription in the service may have lost: it has all numbers.
+        One for bodies has not, as a number may come without its event; with patience, the order does not tell."""
+        rank = self._rank_of.get(name)
+        return self._patience is None and rank is not None and self._entries[rank].numbers.id == name
 
     def on_broker_changed(self) -> None:
-        if self.key is not None and self._asked and self._patience is None:
-            self._doubt = MOVED
-            self._module.doubt(self.key, MOVED)
+        self._moving = {*self._rank_of}
+        self._begin_doubt(MOVED, DOUBT_NS)
 
-    def on_broken(self, reason: str) -> None:
+    def _on_known_further(self, name: str, *, everywhere: bool) -> None:
+        """After a move, events are lost until all brokers know the subscription again."""
+        if name in self._moving:
+            if everywhere:
+                self._moving.discard(name)
+            self._begin_doubt(MOVED, DOUBT_NS)
+
+    def _begin_doubt(self, why: str, quiet_ns: int) -> None:
+        """Find out what is lost. With patience, nothing waits for ever."""
+        if self.key is not None and self._wanted and self._patience is None:
+            self._module.doubt(self.key, why, quiet_ns, self._is_held_up)
+            if self._module.is_in_doubt(self.key):
+                self._doubt = why
+                self._send_bookmark()
+
+    def _is_held_up(self) -> bool:
+        """Return whether what is missing may wait for the application, or for a connection."""
+        return self._unread >= SLOW_READER_EVENTS or bool(self._ungranted) or not self._owner.is_connected
+
+    def on_doubt_over(self, fact: DoubtOver) -> None:
+        assert self.key is not None
+        if not self._module.is_in_doubt(self.key):
+            self._doubt = ""
+            self._send_bookmark()
+        if fact.lost:
+            self._show_gap(fact.reason, fact.lost, joins_anew=False)
+        else:
+            self._show_reports()
+
+    def _show_gap(self, reason: str, count: int, *, joins_anew: bool) -> None:
+        lost, ticket = self._reports.take()
+        self._owner.emit(OrderGap(self.id, reason, count, lost, joins_anew, ticket))
+
+    def _show_reports(self) -> None:
+        """Show what the service has reported, although the order lacks nothing."""
+        for report in self._reports.take_telling():
+            self._owner.emit(report)
+
+    # --- Failure
+
+    def on_broken(self, fact: OrderBroken) -> None:
+        if fact.lost:
+            self._join_anew(fact)
+        else:
+            self._end_with(fact.reason)
+
+    def _join_anew(self, fact: OrderBroken) -> None:
+        """Continue as a new subscriber of the module. The network knows our subscriptions: only what has a number by
+        now is missed. What was shown, and is not done, will not come again after a restart."""
+        assert self.key is not None
+        del self._by_key[self.key]
+        for rank in self._entries:
+            self.progress.end(rank)
+        self._asked = frozenset()
+        self._joining = {}
+        self._complete = False
+        self._doubt = ""
+        self._show_gap(fact.reason, fact.lost, joins_anew=True)
+        self._make_subscriber(None)
+        self._send_bookmark()
+        self._maybe_join()
+
+    def _end_with(self, reason: str) -> None:
         """End with an error rather than a different order: nothing more is shown until the topics change."""
+        self._show_reports()
         self._forget()
         self._leave_all()
         self._owner.emit(SubscriptionBroken(self.id, reason))
@@ -656,10 +743,7 @@ def _within(topics: tuple[TopicPattern, ...], entry: TopicPattern) -> Iterator[s
 
 def check_order(subscription: Subscription, layout: Layout, *, lossless: bool = True) -> None:
     """Raise SubscriptionRefused if these sequencers cannot provide the order."""
-    if subscription.order is Order.CAUSAL and not layout.causal:
-        raise SubscriptionRefused(
-            "this network provides total order, not causal order: start its sequencers with order causal"
-        )
+    check_kind(subscription.order, layout)
     uncovered = layout.uncovered(subscription.interest().topics)
     if uncovered:
         raise SubscriptionRefused(
@@ -669,4 +753,12 @@ def check_order(subscription: Subscription, layout: Layout, *, lossless: bool = 
     if not layout.causal and not lossless:
         raise SubscriptionRefused(
             "this service may lose events, which requires order causal: start the sequencers with order causal"
+        )
+
+
+def check_kind(order: Order, layout: Layout) -> None:
+    """Raise SubscriptionRefused if these sequencers provide another order."""
+    if order is Order.CAUSAL and not layout.causal:
+        raise SubscriptionRefused(
+            "this network provides total order, not causal order: start its sequencers with order causal"
         )

@@ -165,7 +165,8 @@ class PlainSubscription:
 
     def _in_service(self, form: Form) -> Subscription:
         wanted = self._wanted
-        return Subscription(self._name(form), form.topics, form.filter, wanted.order, wanted.headers)
+        name = self._name(form)
+        return Subscription(name, form.topics, form.filter, wanted.order, wanted.headers, wanted.history)
 
     # --- Resuming after a restart
 

@@ -25,6 +25,7 @@ from typing import NamedTuple
 from tidings.core.client.arrivals import Arrivals, Notice, Source, Undone
 from tidings.core.client.beneath import END
 from tidings.core.client.session import CANCELLING, ClientSession, OwnSubscription, SubscriptionState
+from tidings.core.client.share_holder import ShareHolder
 from tidings.core.client.unconfirmed import Unconfirmed
 from tidings.core.errors import WireError
 from tidings.core.events.event import WHOLE, decode_publication
@@ -140,6 +141,10 @@ class ReliableSession(ClientSession):
             )
 
     @property
+    def is_connected(self) -> bool:
+        return self._connected
+
+    @property
     def unconfirmed(self) -> int:
         return len(self._outgoing)
 
@@ -153,6 +158,15 @@ class ReliableSession(ClientSession):
             if self._connected:
                 self._attach()
         self._pump()
+
+    def flush(self, *, full_only: bool = False) -> list[Stretch]:
+        """Publish what was added. What is to be acknowledged goes with it: one message to send, not two."""
+        made = super().flush(full_only=full_only)
+        if made and self._gathering:
+            self._gathering = False
+            self.port.cancel_timer((self.name, "acknowledge"))
+            self._acknowledge()
+        return made
 
     def _pump(self) -> None:
         if self._attached and self._publishes:
@@ -510,4 +524,5 @@ class ReliableClient(Node):
         self.unsubscribe = self.session.unsubscribe
         self.request_status = self.session.request_status
         self.moved = self.session.moved
-        super().__init__((self.session,))
+        self.shares = ShareHolder(port, self.session)
+        super().__init__((self.session, self.shares))

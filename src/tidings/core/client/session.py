@@ -11,19 +11,22 @@ Requests are retried until answered, so the client works over datagrams, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
+from tidings.core.client.group_member import GroupMember
 from tidings.core.errors import WireError
 from tidings.core.events.event import WHOLE, Publication, make_publication, no_event
+from tidings.core.events.payload import Payload
 from tidings.core.events.run import Run, RunMaker, Stretch
 from tidings.core.events.subscription import Order, Subscription
 from tidings.core.facts import (
     Delivered,
     Misbehaviour,
+    NobodySubscribed,
     NotificationsDropped,
     PublicationConfirmed,
     PublicationFailed,
@@ -37,11 +40,15 @@ from tidings.core.kernel import Node, Part, Port, TimerName
 from tidings.core.messages import (
     Confirm,
     Dropped,
+    JoinGroup,
+    NoResponders,
     Notify,
     PublishFailed,
+    RespondersRequest,
     Status,
     StatusRequest,
     Subscribe,
+    SubscribeAfterHistory,
     Subscribed,
     SubscribeFailed,
     Unsubscribe,
@@ -103,10 +110,13 @@ class ClientSession(Part):
         Unsubscribed: "on_unsubscribed",
         Dropped: "on_dropped",
         Status: "on_status",
+        NoResponders: "on_no_responders",
     }
 
     def __init__(self, port: Port, broker: str, *, incarnation: int) -> None:
         super().__init__(port)
+        self.members: Callable[[object], None] = port.emit
+        """Takes the facts about subscriptions that are members of groups."""
         self.broker = broker
         self.bookmarks: LeftBookmarks | None = None
         """What the broker keeps across restarts; None: nothing."""
@@ -123,7 +133,7 @@ class ClientSession(Part):
     # --- Requests of the application
 
     def publish(
-        self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
+        self, topic: str, attributes: Mapping[str, Scalar], payload: Payload, published_at: int
     ) -> Publication:
         publication = self.publish_as(self.next_sequence, topic, attributes, payload, published_at)
         self.next_sequence += 1
@@ -133,6 +143,10 @@ class ClientSession(Part):
         """Reserve and return the next sequence; publications must have ascending ones."""
         self.next_sequence += 1
         return self.next_sequence - 1
+
+    @property
+    def is_connected(self) -> bool:
+        return True
 
     @property
     def identity(self) -> tuple[str, int]:
@@ -145,7 +159,7 @@ class ClientSession(Part):
         self._publish(stretch)
 
     def publish_as(
-        self, sequence: int, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
+        self, sequence: int, topic: str, attributes: Mapping[str, Scalar], payload: Payload, published_at: int
     ) -> Publication:
         if self._made:
             self.flush()
@@ -159,7 +173,7 @@ class ClientSession(Part):
         self,
         topic: str,
         attributes: Mapping[str, Scalar],
-        payload: bytes,
+        payload: Payload,
         published_at: int,
     ) -> bool:
         """Add an event to be published with the next `flush`; True if a run is full."""
@@ -182,7 +196,7 @@ class ClientSession(Part):
         return False
 
     def add_as(
-        self, sequence: int, topic: str, attributes: Mapping[str, Scalar], payload: bytes, published_at: int
+        self, sequence: int, topic: str, attributes: Mapping[str, Scalar], payload: Payload, published_at: int
     ) -> bool:
         """Add an event with a reserved sequence."""
         return self._made.add(sequence, topic, attributes, payload, published_at)
@@ -239,6 +253,10 @@ class ClientSession(Part):
         """Ask the broker for its state; StatusReceived follows."""
         self.port.send(self.broker, StatusRequest())
 
+    def ask_for_responders(self, number: int, topic: str, attributes: Mapping[str, Scalar]) -> None:
+        """Ask whether anything is subscribed to such an event; NobodySubscribed follows if not."""
+        self.port.send(self.broker, RespondersRequest(number, topic, dict(attributes)))
+
     # --- Answers of the broker
 
     def on_notify(self, sender: str, message: Notify) -> None:
@@ -258,7 +276,7 @@ class ClientSession(Part):
             if held is None or held.state is CANCELLING:
                 continue  # in flight when we unsubscribed
             late = held.fifo and sequence < self._shown_before(held, source, incarnation, sequence)
-            self.port.emit(Delivered(subscription_id, publication, late, by))
+            self._tell(held, Delivered(subscription_id, publication, late, by))
 
     def _take_run(self, sender: str, run: Run, subscriptions: tuple[str, ...], by: str) -> None:
         """Take a run as if its events arrived one by one."""
@@ -283,7 +301,7 @@ class ClientSession(Part):
                 else 0
             )
             for part, late in parted(stretch, before):
-                self.port.emit(Delivered(subscription_id, part, late, by))
+                self._tell(held, Delivered(subscription_id, part, late, by))
 
     def on_confirm(self, sender: str, message: Confirm) -> None:
         if message.incarnation == self.incarnation:
@@ -302,19 +320,23 @@ class ClientSession(Part):
         self._answered(message.subscription)
         if held.state is SubscriptionState.REQUESTED:
             held.state = SubscriptionState.ACCEPTED
-            self.port.emit(SubscriptionAccepted(message.subscription))
+            self._tell(held, SubscriptionAccepted(message.subscription))
 
     def on_subscribe_failed(self, sender: str, message: SubscribeFailed) -> None:
-        if self._held.pop(message.subscription, None) is not None:
+        held = self._held.pop(message.subscription, None)
+        if held is not None:
             self._answered(message.subscription)
-            self.port.emit(SubscriptionFailed(message.subscription, message.reason))
+            self._tell(held, SubscriptionFailed(message.subscription, message.reason))
 
     def on_unsubscribed(self, sender: str, message: Unsubscribed) -> None:
         held = self._held.get(message.subscription)
         if held is not None and held.state in ENDING:
             del self._held[message.subscription]
             self._answered(message.subscription)
-            self.port.emit(SubscriptionCancelled(message.subscription))
+            self._tell(held, SubscriptionCancelled(message.subscription))
+
+    def _tell(self, held: OwnSubscription, fact: object) -> None:
+        (self.members if held.subscription.group else self.port.emit)(fact)
 
     def on_dropped(self, sender: str, message: Dropped) -> None:
         self.port.emit(NotificationsDropped(message.count))
@@ -326,6 +348,9 @@ class ClientSession(Part):
             self.port.emit(Misbehaviour(sender, f"sent an invalid status: {error}"))
             return
         self.port.emit(StatusReceived(status))
+
+    def on_no_responders(self, sender: str, message: NoResponders) -> None:
+        self.port.emit(NobodySubscribed(message.number))
 
     # --- The connection
 
@@ -367,16 +392,7 @@ class ClientSession(Part):
             kind = self.end_of_drain if held.state is SubscriptionState.DRAINING else Unsubscribe
             self.port.send(self.broker, kind(subscription.id))
         else:
-            self.port.send(
-                self.broker,
-                Subscribe(
-                    subscription.id,
-                    subscription.topics,
-                    subscription.filter,
-                    subscription.order,
-                    subscription.headers,
-                ),
-            )
+            self.port.send(self.broker, _request(subscription))
 
     @staticmethod
     def _shown_before(held: OwnSubscription, source: str, incarnation: int, last: int) -> int:
@@ -392,6 +408,19 @@ def parted(stretch: Stretch, before: int) -> list[tuple[Stretch, bool]]:
     return [(stretch.cut(stretch.first, before - 1), True), (stretch.cut(before, stretch.last), False)]
 
 
+def _request(subscription: Subscription) -> Subscribe:
+    asked = (
+        subscription.id,
+        subscription.topics,
+        subscription.filter,
+        subscription.order,
+        subscription.headers,
+    )
+    if subscription.group:
+        return JoinGroup(*asked, subscription.group, subscription.group_by)
+    return SubscribeAfterHistory(*asked) if subscription.history else Subscribe(*asked)
+
+
 class BestEffortClient(Node):
     """A node with one best-effort session."""
 
@@ -402,4 +431,6 @@ class BestEffortClient(Node):
         self.subscribe = self.session.subscribe
         self.unsubscribe = self.session.unsubscribe
         self.request_status = self.session.request_status
+        self.shares = GroupMember(port, self.session)
+        self.session.members = self.shares.on_fact
         super().__init__((self.session,))

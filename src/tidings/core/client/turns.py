@@ -34,6 +34,10 @@ class HeldStretch:
         self.ticket = ticket
         self.recovered_by = recovered_by
 
+    @property
+    def is_no_op(self) -> bool:
+        return self.stretch.kind > WHOLE
+
     def sequence_of(self, number: int) -> int:
         return self.stretch.first + number - self.number
 
@@ -52,13 +56,29 @@ class HeldStretch:
             self.ticket.done()
 
 
+class LostNumbers:
+    """In place of a notification, for numbers that never arrived."""
+
+    __slots__ = ()
+    is_no_op = False
+
+    def sequence_of(self, number: int) -> int:
+        return number
+
+    def release(self, number: int, count: int) -> None:
+        pass
+
+
+LOST = LostNumbers()
+
+
 class Turn:
     """Numbers that had their turn in the order; the application's ticket, if they were shown."""
 
     __slots__ = ("_held", "_number", "_owner", "_undone", "count", "stamp", "waits")
 
     def __init__(
-        self, owner: TurnOwner, held: HeldStretch, stamp: Timestamp, count: int, *, waits: bool
+        self, owner: TurnOwner, held: HeldStretch | LostNumbers, stamp: Timestamp, count: int, *, waits: bool
     ) -> None:
         self._owner = owner
         self._held = held
@@ -74,7 +94,7 @@ class Turn:
 
     def ahead(self, progress: Progress, count: int) -> None:
         """Advance `progress` as if `count` of these numbers were done."""
-        progress.pass_by(self.stamp.topic, self._number, count, no_op=self._held.stretch.kind > WHOLE)
+        progress.pass_by(self.stamp.topic, self._number, count, no_op=self._held.is_no_op)
 
     def grant(self, first: int = 0, last: int = END) -> None:
         pass

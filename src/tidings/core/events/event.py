@@ -2,7 +2,8 @@
 
 Both share one layout. Brokers handle a `Publication`: its first fields are decoded, attributes and payload stay as they
 came, so forwarding an event never decodes or encodes it again. Applications see an `Event`: everything is decoded and
-checked.
+checked. A payload is plain bytes, or has a content type and other details (core/events/payload.py). Events with plain
+payloads decode in one go; only what does not is decoded for the details.
 
 After its seven fields an event may have a header for protocols: its position in an order (the layout's fingerprint and
 the timestamp) and its kind. Whatever numbers the event adds the header; applications never do. Attribute names that
@@ -14,12 +15,13 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from tidings.core.errors import AttributeValueError, TopicError, WireError
+from tidings.core.errors import AttributeValueError, NotHeld, PayloadError, TopicError, WireError
+from tidings.core.events.payload import JSON, Payload, PayloadItem, TypedPayload, encodable, unpack_item
 from tidings.core.events.position import OrderPosition
 from tidings.core.events.timestamp import Timestamp
 from tidings.core.events.topics import check_topic
@@ -48,6 +50,8 @@ Kind = Annotated[int, Meta(ge=BARE, le=MAX_NO_OPS)]
 AttributeMap = dict[str, Any]
 """The values are Scalars. msgspec has no union of str and bytes, so we check them after decoding."""
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from tidings.core.events.run import Stretch
 
     _MostlyPlain = dict[str, Scalar]
@@ -148,13 +152,32 @@ class Publication(Struct, array_like=True, eq=False, gc=False):
             cached = self.decoded = decoded
         return cached
 
+    @property
+    def expires_at(self) -> int | None:
+        """When the event expires, in nanoseconds since 1970; None if it never does, or its payload does not decode."""
+        if not self.has_typed_payload:
+            return None
+        try:
+            item = unpack_item(self.packed_payload)
+        except PayloadError:
+            return None
+        return item.expires_at or None if isinstance(item, TypedPayload) else None
+
     def event(self) -> Event:
         """Return the decoded event, for applications."""
         return decode_event(self.raw)
 
+    @property
+    def has_typed_payload(self) -> bool:
+        """True if the payload has a content type or other details."""
+        return memoryview(self.packed_payload)[0] not in _BIN
+
 
 # Aliases of the slot itself: these are read many times per event, and a property costs a call.
 Publication.first = Publication.last = Publication.sequence  # type: ignore[method-assign, assignment]
+
+
+Value = TypeVar("Value")
 
 
 class Event(Struct, array_like=True, dict=True):
@@ -179,6 +202,81 @@ class Event(Struct, array_like=True, dict=True):
         """The event's permanent identity: source, incarnation, sequence."""
         return EventId(self.source, self.incarnation, self.sequence)
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Event):
+            return NotImplemented
+        return Struct.__eq__(self, other) and self.payload_item == other.payload_item
+
+    @property
+    def payload_item(self) -> PayloadItem:
+        """The payload with its details, if it has any: what publishes it again as it was."""
+        found: PayloadItem = self.__dict__.get("typed", self.payload)
+        return found
+
+    @property
+    def content_type(self) -> str:
+        """What the payload is, as a media type ('application/json'); empty for plain bytes."""
+        typed: TypedPayload | None = self.__dict__.get("typed")
+        return "" if typed is None else typed.content_type
+
+    @property
+    def expires_at(self) -> int | None:
+        """When the event expires, in nanoseconds since 1970; None if it never does."""
+        typed: TypedPayload | None = self.__dict__.get("typed")
+        return None if typed is None else typed.expires_at or None
+
+    @property
+    def reply_to(self) -> str:
+        """The topic to which an answer to this request goes; empty if the event is no request."""
+        typed: TypedPayload | None = self.__dict__.get("typed")
+        return "" if typed is None else typed.reply_to
+
+    @property
+    def request(self) -> str:
+        """The id of the request that this event is or answers; empty if it is neither."""
+        typed: TypedPayload | None = self.__dict__.get("typed")
+        return "" if typed is None else typed.request
+
+    @property
+    def text(self) -> str:
+        """The payload as text.
+
+        Raises:
+            PayloadError: It is not UTF-8.
+        """
+        try:
+            return self.payload.decode()
+        except UnicodeDecodeError as error:
+            raise PayloadError(f"event {self.id}: its payload is not UTF-8 text: {error}") from None
+
+    def json(self) -> Any:
+        """Return the payload decoded from JSON.
+
+        Raises:
+            PayloadError: It is not JSON.
+        """
+        return self._from_json(Any, "JSON")
+
+    def decode(self, kind: type[Value]) -> Value:
+        """Return the payload as a value of this type: a msgspec Struct, a dataclass or any other that msgspec decodes.
+
+        A payload without a content type is read as JSON, unless `kind` is bytes or str.
+
+        Raises:
+            PayloadError: It is not JSON, or is JSON that does not fit the type.
+        """
+        if self.content_type != JSON and kind in (bytes, str):
+            return self.payload if kind is bytes else self.text  # type: ignore[return-value]
+        return self._from_json(kind, getattr(kind, "__name__", str(kind)))
+
+    def _from_json(self, kind: type[Value], name: str) -> Value:
+        try:
+            return msgspec.json.decode(self.payload, type=kind)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            raise PayloadError(f"event {self.id}: its payload does not decode as {name}: {error}") from None
+        except TypeError as error:
+            raise PayloadError(f"event {self.id}: payloads do not decode as {name}: {error}") from None
+
     @property
     def carrier(self) -> Any:
         """The publication that brought the event, with its header. For wrappers of a service; not set in streams."""
@@ -202,6 +300,66 @@ class Event(Struct, array_like=True, dict=True):
         """The recovery algorithm that brought the event after it was lost; None if it was not lost."""
         return self.__dict__.get("recovered_by")
 
+    @property
+    def attempt(self) -> int:
+        """How often a durable subscription or group has delivered the event, this time included."""
+        held = self.__dict__.get("held")
+        return 1 if held is None else held.attempt
+
+    @property
+    def redelivered(self) -> bool:
+        """True if it was delivered before, and its holder went or gave it back before it was done."""
+        return self.attempt > 1
+
+    async def ack(self) -> None:
+        """Acknowledge an event of a stream with `ack="manual"`: it will not be delivered again.
+
+        Raises:
+            NotHeld: It was acknowledged before, or somebody else holds it now, or was done with it first.
+        """
+        await self._held().ack()
+
+    async def nack(self, after: float | timedelta = 0.0) -> None:
+        """Give an event of a stream with `ack="manual"` back: it is delivered again.
+
+        Args:
+            after: When, in seconds or as a timedelta from now.
+
+        Raises:
+            NotHeld: It was acknowledged before, or somebody else holds it now.
+        """
+        self._held().nack(after)
+
+    def _held(self) -> Any:
+        held = self.__dict__.get("held")
+        if held is None:
+            raise NotHeld(
+                "only events of a durable subscription or a group are acknowledged: subscribe with durable= or group="
+            )
+        return held
+
+
+class TypedEvent(Event, array_like=True, dict=True):
+    """An event as it is decoded if its payload may have details; it becomes an `Event` at once."""
+
+    payload: bytes | TypedPayload  # type: ignore[assignment]
+
+    def settle(self) -> None:
+        """Make this an Event."""
+        item = self.payload
+        self.__class__ = Event  # type: ignore[assignment]
+        if isinstance(item, TypedPayload):
+            give_payload(self, item)
+
+
+def give_payload(event: Event, item: PayloadItem) -> None:
+    """Give the event this payload, with its details if it has any."""
+    if isinstance(item, TypedPayload):
+        event.payload = item.data
+        event.__dict__["typed"] = item
+    else:
+        event.payload = item
+
 
 class _Loose(Struct, array_like=True, gc=False):
     """An event with attributes of any type."""
@@ -212,18 +370,21 @@ class _Loose(Struct, array_like=True, gc=False):
     topic: str
     published_at: Counter
     attributes: AttributeMap
-    payload: bytes
+    payload: bytes | TypedPayload
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_attributes = msgspec.msgpack.Decoder(AttributeMap).decode
 _decode_publication = msgspec.msgpack.Decoder(Publication).decode
 _decode_event = msgspec.msgpack.Decoder(Event).decode
+_decode_typed = msgspec.msgpack.Decoder(TypedEvent).decode
 _decode_loose = msgspec.msgpack.Decoder(_Loose).decode
-_decode_bytes = msgspec.msgpack.Decoder(bytes).decode
+_BIN = (0xC4, 0xC5, 0xC6)
+"""The first byte of an encoded payload that is plain bytes."""
 _NO_BODY = (Raw(_encode({})), Raw(_encode(b"")))
 EVENT_ITEMS, _HEADED_ITEMS = 0x97, b"\x9a"
 """The first byte of an encoded event: an array of seven items, or of ten with a header."""
+_HEADER_ITEMS = 3
 
 # The attributes of most publications, which the decoder can check by itself. It cannot express a union of str and
 # bytes, and it counts a name's length in characters, so whatever it rejects gets the full check.
@@ -239,28 +400,21 @@ def make_publication(
     sequence: int,
     topic: str,
     attributes: Mapping[str, Scalar],
-    payload: bytes,
+    payload: Payload,
     published_at: int,
 ) -> Publication:
-    """Check and encode an event; raise TopicError or AttributeValueError if it cannot be published."""
-    check_event(topic, attributes, payload)
+    """Check and encode an event; raise TopicError, AttributeValueError or PayloadError if it cannot be published."""
+    check_published_topic(topic)
+    check_content(attributes)
+    item = encodable(payload)
     try:
         packed = Raw(_encode(attributes))
     except UnicodeEncodeError as error:
         raise not_text(error) from None
-    fields = (source, incarnation, sequence, topic, published_at, packed, Raw(_encode(payload)))
+    fields = (source, incarnation, sequence, topic, published_at, packed, Raw(_encode(item)))
     raw = _encode(fields)
     check_event_size(len(raw))
     return Publication(*fields, raw=Raw(raw), size_bytes=len(raw))
-
-
-_BYTES = (bytes, bytearray, memoryview)
-
-
-def check_event(topic: str, attributes: Mapping[str, Scalar], payload: bytes) -> None:
-    """Raise TopicError or AttributeValueError if this cannot be published. Encoding checks the text later."""
-    check_published_topic(topic)
-    check_content(attributes, payload)
 
 
 def check_published_topic(topic: str) -> None:
@@ -270,11 +424,10 @@ def check_published_topic(topic: str) -> None:
         raise TopicError(f"topic {topic!r} is not a string") from None
 
 
-def check_content(attributes: Mapping[str, Scalar], payload: bytes) -> None:
+def check_content(attributes: Mapping[str, Scalar]) -> None:
+    """Raise AttributeValueError if these attributes cannot be published. Encoding checks the text later."""
     if attributes or attributes.__class__ is not dict:
         check_attributes(attributes, _check_published_names)
-    if payload.__class__ is not bytes and not isinstance(payload, _BYTES):
-        raise AttributeValueError(f"payload must be bytes, not {type(payload).__name__}")
 
 
 def no_event(given: object) -> TypeError:
@@ -387,15 +540,38 @@ def rebuild_publication(
     payload: bytes,
     packed_header: bytes = b"",
 ) -> Publication:
-    """Rebuild and check an event that came in parts; raise WireError if a publisher may not send it."""
-    fields = [source, incarnation, sequence, topic, published_at, Raw(packed_attributes), payload]
+    """Rebuild and check an event that came in parts; raise WireError if a publisher may not send it.
+
+    What came with the header is its event's own and, after it, the details of the payload (`separate_payload`).
+    """
+    item: Any = payload
+    header: list[Any] = []
     if packed_header:
-        fields += _decode_packed_header(packed_header)
+        header = _decode_packed_header(packed_header)
+        if len(header) > _HEADER_ITEMS:
+            item = [payload, *header[_HEADER_ITEMS:]]
+            header = header[:_HEADER_ITEMS] if header[1] is not None or header[2] else []
+    fields = [source, incarnation, sequence, topic, published_at, Raw(packed_attributes), item, *header]
     publication = decode_publication(Raw(_encode(fields)))
     if len(memoryview(publication.packed_attributes)) != len(packed_attributes):
         raise WireError(f"event {publication.id}: its attributes must be a single map")
     check_publication(publication)
     return publication
+
+
+def separate_payload(publication: Publication) -> tuple[bytes, bytes]:
+    """Return the payload's data, and the header with the details of the payload, for `rebuild_publication`.
+
+    Raise WireError if the payload does not decode.
+    """
+    try:
+        item = unpack_item(publication.packed_payload)
+    except PayloadError as error:
+        raise WireError(f"event {publication.id}: {error}") from None
+    if not isinstance(item, TypedPayload):
+        return item, publication.packed_header
+    header = (publication.layout, publication.stamp, publication.kind)
+    return item.data, _encode((*header, *item.rest))
 
 
 # --- Headers
@@ -466,7 +642,13 @@ def decode_event(raw: Raw | bytes | memoryview) -> Event:
     try:
         return _decode_event(raw)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        pass
+    try:
+        event = _decode_typed(raw)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return _decode_loosely(raw)
+    event.settle()
+    return event
 
 
 def _decode_loosely(raw: Raw | bytes | memoryview) -> Event:
@@ -476,6 +658,7 @@ def _decode_loosely(raw: Raw | bytes | memoryview) -> Event:
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise WireError(f"not an event: {error}") from None
     event = Event(*msgspec.structs.astuple(loose))
+    give_payload(event, loose.payload)
     for value in event.attributes.values():
         if type(value) not in _PLAIN_TYPES:
             raise WireError(f"event {event.id} has an attribute of the unknown type {type(value).__name__}")
@@ -496,9 +679,9 @@ def check_publication(publication: Publication) -> None:
     check_header(publication)
     try:
         attributes = _decode_plain_attributes(publication.packed_attributes)
-        _decode_bytes(publication.packed_payload)
+        unpack_item(publication.packed_payload)
         check_topic(publication.topic)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError, TopicError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, TopicError, PayloadError):
         _check_every_field(publication)
         return
     if RESERVED_ATTRIBUTE in attributes:
@@ -509,9 +692,10 @@ def check_publication(publication: Publication) -> None:
 
 def _check_every_field(publication: Publication) -> None:
     """Run the full check, which can say what is wrong."""
-    event = decode_event(publication.raw)
     try:
+        unpack_item(publication.packed_payload)
+        event = decode_event(publication.raw)
         check_topic(event.topic)
         check_attributes(event.attributes)
-    except (TopicError, AttributeValueError) as error:
-        raise WireError(f"event {event.id}: {error}") from None
+    except (TopicError, AttributeValueError, PayloadError) as error:
+        raise WireError(f"event {publication.id}: {error}") from None

@@ -14,14 +14,14 @@ apart where either may come.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from tidings.core.errors import TopicError, WireError
+from tidings.core.errors import PayloadError, TopicError, WireError
 from tidings.core.events.event import (
     BARE,
     EVENT_ITEMS,
@@ -35,6 +35,7 @@ from tidings.core.events.event import (
     Name,
     PlainMap,
     Publication,
+    TypedEvent,
     bare_publication,
     check_content,
     check_event_size,
@@ -46,6 +47,7 @@ from tidings.core.events.event import (
     not_text,
     stamp_publication,
 )
+from tidings.core.events.payload import Payload, TypedPayload, check_typed, encodable
 from tidings.core.events.timestamp import Timestamp
 from tidings.core.events.topics import check_topic
 from tidings.core.filters.language.predicates import Scalar
@@ -87,6 +89,12 @@ class Content(_Head, array_like=True, gc=False):
         return self.values
 
 
+class _TypedContent(Content, array_like=True, gc=False):
+    """The same, in a run where a payload has a content type or other details."""
+
+    payload: memoryview | TypedPayload  # type: ignore[assignment]
+
+
 class Run(Struct, array_like=True, eq=False, gc=False):
     """The events `first` to `last` of a source. The fields up to `body` travel, those up to `kind` as its header, if it
     has one; the rest never leaves the process."""
@@ -114,6 +122,8 @@ class Run(Struct, array_like=True, eq=False, gc=False):
     selection_token: Any = None
     contents: Any = None
     """The result of `look`, once decoded."""
+    has_typed_payload: bool = False
+    """True once `events` has found that a payload may have a content type or other details."""
     bounds: Any = None
     """Where each event begins in the body and where the last one ends, once computed."""
 
@@ -249,7 +259,7 @@ class Run(Struct, array_like=True, eq=False, gc=False):
         """Return what brokers need of each event: its topic, and its attributes for filters."""
         if self.contents is None:
             try:
-                contents = _decode_contents(self.body)
+                contents = _contents(self.body)
             except _UNREADABLE:
                 return self.publications()
             self._check_count(len(contents))
@@ -263,7 +273,11 @@ class Run(Struct, array_like=True, eq=False, gc=False):
         try:
             events = _decode_events(self.body)
         except _UNREADABLE:
-            return self._events_one_by_one(complain)
+            self.has_typed_payload = True
+            try:
+                events = _typed_events(self.body)
+            except _UNREADABLE:
+                return self._events_one_by_one(complain)
         return events if len(events) == self.count else self._events_one_by_one(complain)
 
     def _events_one_by_one(self, complain: Callable[[WireError], None]) -> list[Event]:
@@ -323,12 +337,14 @@ class Run(Struct, array_like=True, eq=False, gc=False):
         except WireError as error:
             return [(sequence, str(error)) for sequence in range(self.first, self.last + 1)]
         try:
-            contents = _decode_contents(self.body)
+            contents = _contents(self.body)
             self._check_count(len(contents))
             self._check_ids(contents, self.first)
             for topic in {content.topic for content in contents}:
                 check_topic(topic)
-        except (*_UNREADABLE, TopicError):
+            if contents[0].__class__ is not Content:
+                _check_payloads(contents)
+        except (*_UNREADABLE, TopicError, PayloadError):
             return self._check_each()
         if bytes(self.body).find(RESERVED_ATTRIBUTE.encode()) >= 0:
             return self._check_each()
@@ -400,7 +416,35 @@ _decode_run = msgspec.msgpack.Decoder(Run).decode
 _decode_heads = msgspec.msgpack.Decoder(list[_Head]).decode
 _decode_raws = msgspec.msgpack.Decoder(list[Raw]).decode
 _decode_contents = msgspec.msgpack.Decoder(list[Content]).decode
+_decode_typed_contents = msgspec.msgpack.Decoder(list[_TypedContent]).decode
 _decode_events = msgspec.msgpack.Decoder(list[Event]).decode
+_decode_typed_events = msgspec.msgpack.Decoder(list[TypedEvent]).decode
+
+
+def _contents(body: memoryview) -> Sequence[Content]:
+    """Decode the events of a run for a broker; raise one of `_UNREADABLE` if that needs a closer look.
+
+    Most runs have only plain payloads. Decoding for these costs nothing extra, and fails early for others.
+    """
+    try:
+        return _decode_contents(body)
+    except _UNREADABLE:
+        return _decode_typed_contents(body)
+
+
+def _typed_events(body: memoryview) -> list[Event]:
+    """Decode events whose payloads may have details; raise one of `_UNREADABLE` if they need a closer look."""
+    events = _decode_typed_events(body)
+    for event in events:
+        event.settle()
+    return events  # type: ignore[return-value]
+
+
+def _check_payloads(contents: Iterable[Content]) -> None:
+    for content in contents:
+        payload: object = content.payload
+        if isinstance(payload, TypedPayload):
+            check_typed(payload)
 
 
 def _make(
@@ -494,19 +538,20 @@ class RunMaker:
         sequence: int,
         topic: str,
         attributes: Mapping[str, Scalar],
-        payload: bytes,
+        payload: Payload,
         published_at: int,
     ) -> bool:
-        """Append an event; raise TopicError or AttributeValueError if it cannot be published.
+        """Append an event; raise TopicError, AttributeValueError or PayloadError if it cannot be published.
 
         Return True if a run is full.
         """
         if topic is not self._checked_topic:
             check_published_topic(topic)
             self._checked_topic = topic
-        check_content(attributes, payload)
+        check_content(attributes)
+        item = payload if payload.__class__ is bytes else encodable(payload)
         events, end = self._events, len(self._events)
-        fields = (self._source, self._incarnation, sequence, topic, published_at, attributes, payload)
+        fields = (self._source, self._incarnation, sequence, topic, published_at, attributes, item)
         try:
             _encode_into(fields, events, end)
             if len(events) - end > MAX_EVENT_BYTES:

@@ -35,12 +35,18 @@ class Order(StrEnum):
     TOTAL = "total"
 
 
+ORDERED = (Order.TOTAL, Order.CAUSAL)
+"""The orders across publishers, which sequencers provide."""
+
+
 @dataclass(frozen=True, slots=True)
 class Subscription:
     """What a client subscribes to. `id` is unique per subscriber; no topics means all topics; `filter` is SQL or None.
 
     With `headers`, events that no other subscription of the client selects come without their bodies
-    (core/events/event.py). Protocols use this, applications do not.
+    (core/events/event.py). Protocols use this, applications do not. With `history`, the client reads from its broker's
+    archive what came before (bus/history.py). With `group`, the client is a member of that group in a network without
+    a guarantee.
     """
 
     id: str
@@ -48,6 +54,9 @@ class Subscription:
     filter: str | None = None
     order: Order = Order.NONE
     headers: bool = False
+    history: bool = False
+    group: str = ""
+    group_by: str = ""
 
     def interest(self) -> Interest:
         """Return the interest behind this subscription; raise TopicError or FilterError if it is malformed."""

@@ -18,6 +18,7 @@ from tidings.core.events.timestamp import Timestamp
 from tidings.core.facts import Fact, Misbehaviour, Output
 from tidings.core.kernel import Node, Part, Port, RandomSource, Send, TimerName
 from tidings.core.messages import Message
+from tidings.core.ordering.doubts import Doubt, Lacking, count_of
 from tidings.core.ordering.layout import Layout
 from tidings.core.ordering.messages import (
     EventStamps,
@@ -33,6 +34,7 @@ from tidings.core.ordering.resuming import Resumed, Resumption
 from tidings.core.ordering.routes import Routes
 from tidings.core.ordering.subscriber import (
     MAX_BUFFERED,
+    ClocksSurveyed,
     OrderedEvent,
     OrderedSubscriber,
     OrderStalled,
@@ -47,8 +49,12 @@ ALIVE_NS = 2_500_000_000
 MAX_PENDING = 65_536
 """Events that wait to be published; beyond, the module `is_full`."""
 DOUBT_NS = 15_000_000_000
-"""If the service may have lost events without a report, a missing event breaks the order after one to two times this
-long."""
+"""If the service may have lost events without a report, missing events are given up when none of them has arrived for
+this long."""
+GIVEN_UP_NS = 5_000_000_000
+"""The same, if the service has reported that events are lost."""
+MAX_NAMED = 3
+"""How many ranges of missing numbers a message names."""
 LOST_NS = 5_000_000_000
 """A server's state counts as lost when its replicas have said so for this long without contradiction."""
 AWAY = "the sequencers removed this subscriber: it was away for too long"
@@ -93,6 +99,16 @@ class OrderBroken(Fact, frozen=True, gc=False):
 
     key: int
     reason: str
+    lost: int = 0
+    """How many events the service has lost, if that is why: a new subscriber can continue."""
+
+
+class DoubtOver(Fact, frozen=True, gc=False):
+    """The subscriber goes on. It gives up `lost` numbers, which comes right after this fact; 0: it lacks none."""
+
+    key: int
+    reason: str
+    lost: int
 
 
 class NumbersLost(Fact, frozen=True, gc=False):
@@ -109,15 +125,6 @@ class _Denials:
         """Node -> when it first said that it is not active."""
         self.lost = False
         """One of the nodes says that the state is gone."""
-
-
-class _Doubt:
-    __slots__ = ("lacked", "why")
-
-    def __init__(self, why: str) -> None:
-        self.why = why
-        self.lacked = ""
-        """The event that was missing at the last check, in words."""
 
 
 class _Pending:
@@ -230,7 +237,7 @@ class OrderingModule(Part):
         self._lineages: dict[str, int] = {}
         """Server -> its lineage, once known."""
         self._releases: dict[int, Releases] = {}
-        self._doubts: dict[int, _Doubt] = {}
+        self._doubts: dict[int, Doubt] = {}
         """Key -> doubt, for subscribers whose service may have lost events."""
         self._denials: dict[str, _Denials] = {}
         """Server -> replicas that said they are not active since one last was."""
@@ -255,7 +262,8 @@ class OrderingModule(Part):
         elif key == "doubt":
             (subscriber,) = inner
             assert isinstance(subscriber, int)
-            self._check_doubt(subscriber)
+            if subscriber in self._doubts:
+                self._check_doubt(subscriber)
         elif key == PUBLISHER:
             if self._publisher is not None:
                 self._publisher.on_timer(tuple(inner))
@@ -594,28 +602,90 @@ class OrderingModule(Part):
         if key is not None and self._is_sequencer(sender):
             self._break(key, AWAY)
 
-    def doubt(self, key: int, why: str) -> None:
-        """Limit from now on how long the subscriber waits: a missing event may never arrive."""
-        if key in self._subscribers and key not in self._doubts:
-            self._doubts[key] = _Doubt(why)
+    # --- Events that may be lost
+
+    def doubt(self, key: int, why: str, quiet_ns: int, is_held_up: Callable[[], bool]) -> None:
+        """Find out whether the subscriber lacks events that will never arrive, and go on without them; `DoubtOver`
+        or `OrderBroken` follows."""
+        if key not in self._subscribers or not self._wanted[key]:
+            return
+        doubt = Doubt(why, quiet_ns, is_held_up)
+        if key in self._doubts:
+            self._doubts[key].following = doubt
+        else:
+            self._begin_doubt(key, doubt)
+
+    def is_in_doubt(self, key: int) -> bool:
+        return key in self._doubts
+
+    def _begin_doubt(self, key: int, doubt: Doubt) -> None:
+        self._doubts[key] = doubt
+        self._subscribers[key].survey()
+
+    def _on_surveyed(self, key: int, fact: ClocksSurveyed) -> None:
+        doubt = self._doubts.get(key)
+        if doubt is not None and doubt.clocks is None:
+            doubt.clocks = fact.clocks
             self._check_doubt(key)
 
     def _check_doubt(self, key: int) -> None:
-        doubt = self._doubts[key]
-        lacks = self.waits_for(key) if self.buffered(key) else ""
-        if lacks and lacks == doubt.lacked:
-            self._break(key, f"{doubt.why}, and {lacks} has not arrived since: the order cannot continue")
+        doubt, subscriber = self._doubts[key], self._subscribers[key]
+        lacking = subscriber.lacking(doubt.clocks or ())
+        if not lacking:
+            self._end_doubt(key, lacking)
+        elif doubt.is_certain(lacking, settled=subscriber.settled):
+            self._go_on_without(key, lacking)
+        else:
+            # Whoever joins anew misses what is published meanwhile as well, so a long wait may cost more than it saves.
+            quiet_ns = doubt.quiet_ns if subscriber.can_skip else min(doubt.quiet_ns, GIVEN_UP_NS)
+            self.port.set_timer((self.name, "doubt", key), self.port.now + quiet_ns)
+
+    def _go_on_without(self, key: int, lacking: Lacking) -> None:
+        if not self._subscribers[key].can_skip:
+            self._break(key, self._reason(key, lacking), lost=count_of(lacking))
             return
-        doubt.lacked = lacks
-        self.port.set_timer((self.name, "doubt", key), self.port.now + DOUBT_NS)
+        self._end_doubt(key, lacking)
+        if key in self._subscribers:
+            self._subscribers[key].skip(lacking)
+
+    def _end_doubt(self, key: int, lacking: Lacking) -> None:
+        reason, lost = self._reason(key, lacking), count_of(lacking)
+        doubt = self._doubts.pop(key)
+        self.port.cancel_timer((self.name, "doubt", key))
+        if doubt.following is not None:
+            self._begin_doubt(key, doubt.following)
+        self.port.emit(DoubtOver(key, reason, lost))
+
+    def _reason(self, key: int, lacking: Lacking) -> str:
+        doubt = self._doubts[key]
+        return f"{doubt.why}, and {self._in_words(lacking)} did not arrive" if lacking else doubt.why
+
+    def _in_words(self, lacking: Lacking) -> str:
+        """Name the first missing numbers."""
+        words = [
+            f"event{'s' if last > first else ''} {first}{f' to {last}' if last > first else ''} of "
+            f"{self.layout.entry(topic)}"
+            for topic, first, last in lacking[:MAX_NAMED]
+        ]
+        return ", ".join(words) + (", ..." if len(lacking) > MAX_NAMED else "")
+
+    def _on_stalled(self, key: int, buffered: int) -> None:
+        """Go on without the missing events if they may be lost, else break the order."""
+        doubt, subscriber = self._doubts.get(key), self._subscribers[key]
+        lacking = [] if doubt is None else subscriber.lacking(doubt.clocks or ())
+        if lacking and subscriber.settled:
+            self._go_on_without(key, lacking)
+            return
+        missing = self.waits_for(key) or "one that does not arrive"
+        self._break(key, f"{buffered} events wait for {missing}: the buffer is full")
 
     def knows(self, key: int) -> bool:
         """Return False if the subscriber has ended or its order is broken."""
         return key in self._subscribers
 
-    def _break(self, key: int, reason: str) -> None:
+    def _break(self, key: int, reason: str, *, lost: int = 0) -> None:
         """End a subscriber with an error. The fact comes before the releases, so that nobody uses what is released."""
-        self.port.emit(OrderBroken(key, reason))
+        self.port.emit(OrderBroken(key, reason, lost))
         if key in self._subscribers:
             self._forget(key)
 
@@ -645,12 +715,10 @@ class OrderingModule(Part):
                 self._maybe_forget(key)
             case ResumptionRefused(topic=topic):
                 self._break(key, f"sequencer server {self.layout.chain.server_of(topic)} lost its state")
-            case OrderStalled():
-                reason = (
-                    f"{fact.buffered} events wait for {self.waits_for(key) or 'one that does not arrive'}: "
-                    "the buffer is full"
-                )
-                self._break(key, reason)
+            case OrderStalled(buffered=buffered):
+                self._on_stalled(key, buffered)
+            case ClocksSurveyed():
+                self._on_surveyed(key, fact)
             case Misbehaviour():
                 self.port.emit(fact)
 

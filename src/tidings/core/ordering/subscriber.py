@@ -85,6 +85,12 @@ class ResumptionRefused(Fact, frozen=True, gc=False):
     topic: int
 
 
+class ClocksSurveyed(Fact, frozen=True, gc=False):
+    """The answer to `survey`: all events published before it was requested have numbers up to these."""
+
+    clocks: tuple[tuple[int, int], ...]
+
+
 class OrderStalled(Fact, frozen=True, gc=False):
     """Too many events wait for one that does not arrive; nothing more is shown."""
 
@@ -244,6 +250,12 @@ class OrderedSubscriber(Part):
             self._changes.append(_Change(adds, removes))
             self._start_next()
 
+    def survey(self) -> None:
+        """Request the clocks of all topics; `ClocksSurveyed` follows, after all changes requested before."""
+        if self._wanted and len(self._changes) < MAX_CHANGES:
+            self._changes.append(_Change((), ()))
+            self._start_next()
+
     def _drop(self, topic: int) -> None:
         """Show nothing of the topic, and wait for nothing of it, from now on."""
         queue = self._queues.pop(topic, None)
@@ -323,6 +335,8 @@ class OrderedSubscriber(Part):
             self.port.emit(TopicsJoined(change.add, tuple(self.clock[topic] for topic in change.add)))
         if change.remove:
             self.port.emit(TopicsLeft(change.remove))
+        if not change.add and not change.remove:
+            self.port.emit(ClocksSurveyed(tuple([(topic, walk[topic]) for topic in sorted(self._queues)])))
         for topic in change.add:
             self._release(topic)
         self._rescan()
@@ -518,6 +532,31 @@ class OrderedSubscriber(Part):
         else:
             self.port.emit(OrderedEvent(stamp, event, count=count))
 
+    # --- Numbers that a reliable service has lost
+
+    @property
+    def can_skip(self) -> bool:
+        """True if what remains without a missing event is in order: its stamps name everything before it. With
+        threshold 2 they do not, because an order may follow from the missing event alone."""
+        return not self._fences or len(self._queues) == 1
+
+    def lacking(self, clocks: Iterable[tuple[int, int]]) -> list[tuple[int, int, int]]:
+        """Return topic, first and last of the numbers up to these clocks that have not arrived."""
+        found: list[tuple[int, int, int]] = []
+        for topic, clock in clocks:
+            queue = self._queues.get(topic)
+            if queue is not None and topic not in self._under_way and self.clock[topic] < clock:
+                free = queue.events.free(self.clock[topic] + 1, clock)
+                found.extend((topic, first, last) for first, last in free)
+        return found
+
+    def skip(self, lacking: Iterable[tuple[int, int, int]]) -> None:
+        """Go on without these numbers: what is here and precedes them is shown first. If they arrive after all, they
+        are not shown. Requires that the subscriber `can_skip` and is `settled`."""
+        for topic, _, last in lacking:
+            if topic in self._queues and self.clock[topic] < last:
+                self._force(topic, last)
+
     # --- Services that lose events
 
     def _expect(self, topic: int, first: int, last: int) -> None:
@@ -591,10 +630,15 @@ class OrderedSubscriber(Part):
         return None
 
     def _skip_to(self, topic: int, number: int) -> None:
-        """Raise the clock to at least `number`; what it passes counts as skipped."""
-        if number > self.clock[topic]:
-            self._queues[topic].skip(self.clock[topic] + 1, number)
+        """Raise the clock to at least `number`. With patience, what it passes may still be shown late."""
+        first = self.clock[topic] + 1
+        if number >= first:
+            self._queues[topic].fence = None
             self.clock[topic] = number
+            if self._patience is None:
+                self._releases.skip(topic, first, number - first + 1)
+            else:
+                self._queues[topic].skip(first, number)
 
     def on_timer(self, name: TimerName) -> None:
         if name[1] == "repeat":

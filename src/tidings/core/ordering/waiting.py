@@ -37,12 +37,18 @@ class Releases(Protocol):
     def drop(self, event: object, number: int, count: int) -> None:
         """Called when the event, or the token, is not needed for these numbers."""
 
+    def skip(self, topic: int, number: int, count: int) -> None:
+        """Called when it is the turn of numbers that never arrived: the subscriber goes on without them."""
+
 
 class _NoReleases:
     def pass_over(self, stamp: Timestamp, token: object, count: int) -> None:
         pass
 
     def drop(self, event: object, number: int, count: int) -> None:
+        pass
+
+    def skip(self, topic: int, number: int, count: int) -> None:
         pass
 
 

@@ -11,6 +11,7 @@ from tidings.core.events.subscription import MAX_INTEREST_BYTES, Interest, Order
 from tidings.core.facts import Misbehaviour
 from tidings.core.kernel import Part, Port
 from tidings.core.messages import (
+    JoinGroup,
     Status,
     StatusRequest,
     Subscribe,
@@ -20,18 +21,23 @@ from tidings.core.messages import (
     Unsubscribed,
 )
 from tidings.core.overlay.forwarding import Forwarding, ForwardingListener
-from tidings.core.overlay.routing import RoutingTable
+from tidings.core.overlay.groups import Groups
+from tidings.core.overlay.members import MEMBER_TOPIC, is_member
+from tidings.core.overlay.routing import LocalMembership, RoutingTable
 
 MAX_SUBSCRIPTIONS_PER_CLIENT = 100_000
 LONG_FILTER = 2_000
 """A canonical form longer than this may exceed the limits of a filter, and is checked."""
 AVAILABLE_ORDERS = (Order.NONE, Order.FIFO)
+_ANNOUNCED = "~"
+"""Before the name of a member's subscription: names the one that announces it, of which its client never hears."""
 
 
 class Edge(Part, ForwardingListener):
     name = "edge"
     handles = {
         Subscribe: "on_subscribe",
+        JoinGroup: "on_subscribe",
         Unsubscribe: "on_unsubscribe",
         StatusRequest: "on_status_request",
     }
@@ -42,6 +48,7 @@ class Edge(Part, ForwardingListener):
         neighbours: Sequence[str],
         table: RoutingTable,
         forwarding: Forwarding,
+        groups: Groups,
         describe: Callable[[], dict[str, object]],
     ) -> None:
         """`describe` returns the broker's status."""
@@ -51,6 +58,8 @@ class Edge(Part, ForwardingListener):
         self._table = table
         self._forwarding = forwarding
         forwarding.listeners.append(self)
+        self._groups = groups
+        groups.refuse = self.refuse
         self._describe = describe
         self._unaccepted: dict[tuple[str, str], None] = {}
 
@@ -65,13 +74,16 @@ class Edge(Part, ForwardingListener):
         subscriptions = self.clients.setdefault(sender, {})
         try:
             interest = self._check(sender, subscriptions, message)
+            joined = self._membership(sender, interest, message)
         except (FilterError, TopicError, ValueError) as error:
             self.port.send(sender, SubscribeFailed(message.subscription, str(error)))
             return
         if message.subscription not in subscriptions:
             subscriptions[message.subscription] = interest
             self._unaccepted[sender, message.subscription] = None
-            self._table.add_subscription(interest, sender, message.subscription, headers=message.headers)
+            self._table.add_subscription(
+                interest, sender, message.subscription, headers=message.headers, joined=joined
+            )
             self._forwarding.interest_gained(interest)
         elif (sender, message.subscription) not in self._unaccepted:
             self.port.send(sender, Subscribed(message.subscription))
@@ -96,18 +108,58 @@ class Edge(Part, ForwardingListener):
         interest = check_subscription(message, held, headers=headers)
         if held is None and len(subscriptions) >= MAX_SUBSCRIPTIONS_PER_CLIENT:
             raise ValueError(f"a client may have at most {MAX_SUBSCRIPTIONS_PER_CLIENT} subscriptions")
+        if is_member(interest):
+            raise ValueError(f"topics below {MEMBER_TOPIC[:-1]} are reserved")
         return interest
 
+    def _membership(self, client: str, interest: Interest, message: Subscribe) -> LocalMembership | None:
+        """Return what makes it a member of a group, if it is one; raise ValueError if it may not join."""
+        if not isinstance(message, JoinGroup):
+            return None
+        known = self._table.joined(client, message.subscription)
+        return self._groups.admit(client, interest, message) if known is None else known
+
+    def refuse(self, client: str, subscription: str, reason: str) -> None:
+        """End a subscription that cannot stay."""
+        interest = self.clients.get(client, {}).pop(subscription, None)
+        if interest is not None:
+            self._drop(client, subscription, interest)
+            self.port.send(client, SubscribeFailed(subscription, reason))
+
     def _drop(self, client: str, subscription: str, interest: Interest) -> None:
+        joined = self._table.joined(client, subscription)
+        if joined is not None:
+            self._withdraw(client, subscription, joined)
         self._unaccepted.pop((client, subscription), None)
         self._table.remove_subscription(interest, client, subscription)
         self._forwarding.interest_lost(interest)
 
     def settled(self, interest: Interest) -> None:
-        for client, subscription in self._table.subscriptions(interest):
-            if (client, subscription) in self._unaccepted:
+        announced = is_member(interest)
+        for client, name in self._table.subscriptions(interest):
+            subscription = name[len(_ANNOUNCED) :] if announced else name
+            if (client, subscription) not in self._unaccepted:
+                continue
+            joined = None if announced else self._table.joined(client, subscription)
+            if joined is not None:  # from now on it gets what the others leave to it
+                self._announce(client, subscription, joined)
+            else:
                 del self._unaccepted[client, subscription]
                 self.port.send(client, Subscribed(subscription))
+
+    # --- Members of groups: known to all brokers once their subscriptions are
+
+    def _announce(self, client: str, subscription: str, joined: LocalMembership) -> None:
+        interest = joined.membership.interest
+        if not self._table.subscriptions(interest):
+            self._table.add_subscription(interest, client, _ANNOUNCED + subscription)
+            self._forwarding.interest_gained(interest)
+
+    def _withdraw(self, client: str, subscription: str, joined: LocalMembership) -> None:
+        interest = joined.membership.interest
+        if self._table.subscriptions(interest):
+            self._table.remove_subscription(interest, client, _ANNOUNCED + subscription)
+            self._forwarding.interest_lost(interest)
 
 
 def _check_readable(canonical: str) -> None:

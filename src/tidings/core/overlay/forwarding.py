@@ -124,6 +124,7 @@ class Forwarding(Part):
         if message.incarnation > link.heard:
             link.restart(message.incarnation)
             self._send_table(link)
+        self.heard_of(sender)
         link.present = True
         if message.answer_wanted:
             self.port.send(sender, LinkOpen(self.incarnation, link.heard, False))
@@ -154,10 +155,33 @@ class Forwarding(Part):
 
     def _set_absent(self, link: NeighbourLink) -> None:
         link.present = False
+        self.fell_silent(link.peer)
         for interest in tuple(self._table):
             self._check_settled(interest)
         self._finish_tables()
         self._flush_all()
+
+    # --- Members of groups behind a neighbour that is silent do not count, but are not forgotten
+
+    def fell_silent(self, peer: str) -> None:
+        """Nothing was heard from the neighbour for too long, or its connection is lost."""
+        link = self.links[peer]
+        if not link.silent:
+            link.silent = True
+            for interest in tuple(link.members_received):
+                self._table.remove_neighbour(interest, peer)
+                self._reconcile(interest, link)
+            self._flush_all()
+
+    def heard_of(self, peer: str) -> None:
+        """The neighbour is there."""
+        link = self.links[peer]
+        if link.silent:
+            link.silent = False
+            for interest in tuple(link.members_received):
+                self._table.add_neighbour(interest, peer)
+                self._reconcile(interest, link)
+            self._flush_all()
 
     # --- The stream of changes
 
@@ -169,6 +193,7 @@ class Forwarding(Part):
         if message.to_incarnation != self.incarnation or message.incarnation != link.heard:
             self.port.send(sender, LinkOpen(self.incarnation, link.heard, True))
             return
+        self.heard_of(sender)
         if message.number == link.taken + 1:
             link.taken = message.number
             for change in message.changes:
@@ -240,8 +265,8 @@ class Forwarding(Part):
         link.stale.pop(key, None)
         interest = link.received.get(key)
         if interest is None:
-            interest = link.received[key] = self._readable_interest(link, change)
-            link.keys.setdefault(interest, {})[key] = None
+            interest = self._readable_interest(link, change)
+            link.receive(key, interest)
             self._table.add_neighbour(interest, link.peer)
             self._reconcile(interest, link)
         link.owed.setdefault(interest, {})[key] = change.serial
@@ -272,6 +297,7 @@ class Forwarding(Part):
         if not keys:
             del link.keys[interest]
             link.owed.pop(interest, None)
+            link.members_received.pop(interest, None)
             self._table.remove_neighbour(interest, link.peer)
             self._reconcile(interest, link)
 

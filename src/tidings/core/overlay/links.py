@@ -10,6 +10,7 @@ from __future__ import annotations
 from tidings.core.events.subscription import Interest
 from tidings.core.filters.matching.cover_index import CoverIndex
 from tidings.core.messages import PatternCount
+from tidings.core.overlay.members import is_member
 from tidings.core.overlay.messages import AddInterest, Change, Changes, RemoveInterest, Settled, TableSent
 
 Numbers = tuple[PatternCount, ...]
@@ -132,8 +133,24 @@ class NeighbourLink:
         self.owed: dict[Interest, dict[bytes, int]] = {}
         """Interests that we have not reported to the peer as settled, with its keys and serials for them."""
 
+        self.members_sent: dict[Interest, None] = {}
+        """Members of groups that we have announced to the peer. The peer relies on them only while it hears of us."""
+        self.members_received: dict[Interest, None] = {}
+        self.silent = False
+        """Nothing was heard from the peer for too long: the members at it and behind it are not in our table."""
+
+    def receive(self, key: bytes, interest: Interest) -> None:
+        """The peer has sent this interest under this key."""
+        self.received[key] = interest
+        self.keys.setdefault(interest, {})[key] = None
+        if is_member(interest):
+            self.members_received[interest] = None
+
     def restart(self, incarnation: int) -> None:
         """The peer restarted: it knows nothing of us, and what it sent us is stale until it sends it again."""
+        if self.silent:
+            self._forget_members()
+        self.silent = False
         self.heard = incarnation
         self.taken = 0
         self.has_table = self.owes_table = False
@@ -145,11 +162,19 @@ class NeighbourLink:
         self.covering.clear()
         self.settled.clear()
         self.owed.clear()
+        self.members_sent.clear()
         self.stale = dict.fromkeys(self.received)
+
+    def _forget_members(self) -> None:
+        for interest in self.members_received:
+            for key in self.keys.pop(interest):
+                del self.received[key]
+        self.members_received.clear()
 
     def forward(self, interest: Interest) -> None:
         """Make the peer send us what matches. Nothing to do if it already does so for a wider interest."""
-        cover = self.covers.find(interest) if self._covering else None
+        member = is_member(interest)
+        cover = self.covers.find(interest) if self._covering and not member else None
         if cover is not None:
             self.covered[interest] = cover
             self.covering.setdefault(cover, {})[interest] = None
@@ -157,7 +182,9 @@ class NeighbourLink:
         self.serial += 1
         self.sent[interest] = self.serial
         self.by_key[interest.key] = interest
-        if self._covering:
+        if member:
+            self.members_sent[interest] = None
+        elif self._covering:
             self.covers.add(interest)
         self.stream.add(interest, self.serial)
 
@@ -171,7 +198,9 @@ class NeighbourLink:
             del self.covering[cover][interest]
             return ()
         del self.sent[interest], self.by_key[interest.key]
-        if self._covering:
+        if is_member(interest):
+            del self.members_sent[interest]
+        elif self._covering:
             self.covers.remove(interest)
         self.settled.pop(interest, None)
         dependants = tuple(self.covering.pop(interest, ()))

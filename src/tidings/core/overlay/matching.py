@@ -75,6 +75,10 @@ class Matcher:
         selection: Selection = publication.selection
         return selection
 
+    def select_content(self, topic: str, attributes: Mapping[str, Scalar]) -> Selection:
+        """Return the selection that an event with this topic and these attributes would have."""
+        return self._select(topic, lambda: attributes)
+
     def parts(self, stretch: Stretch, complain: Callable[[WireError], None]) -> list[Stretch]:
         """Cut publications into stretches of one selection each, which they remember.
 

@@ -59,3 +59,9 @@ class ChangesTaken(WireMessage, frozen=True, gc=False, tag=16):
     incarnation: Counter
     to_incarnation: Counter
     number: Counter
+
+
+class StillHere(WireMessage, frozen=True, gc=False, tag=173):
+    """Members of groups are at the sender or behind it, and it is alive (core/overlay/link_watch.py)."""
+
+    incarnation: Counter

@@ -80,6 +80,14 @@ class RangeMap(Generic[Value]):
             pieces.append((max(start, first), min(end, last), value))
         return pieces
 
+    def from_on(self, number: int) -> tuple[int, int] | None:
+        """Return the first and last of the lowest range from `number` on, clipped; None if there is none."""
+        place = self._place(number)
+        if place == len(self._starts):
+            return None
+        first = self._starts[place]
+        return max(first, number), self._ranges[first][0]
+
     def free(self, first: int, last: int) -> list[tuple[int, int]]:
         """Return the parts of `first` to `last` that no range contains, ascending."""
         if first <= last and (not self._ranges or self._ranges[self._starts[-1]][0] < first):

@@ -11,7 +11,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from tidings.core.events.event import Counter, Name
-from tidings.core.messages import Text, WireMessage
+from tidings.core.messages import SubscriptionId, Text, Topics, WireMessage
 
 MAX_ROWS_BYTES = 3 * 1024 * 1024
 """The limit for one answer, so that it fits into a frame."""
@@ -93,3 +93,37 @@ class ArchiveFailed(WireMessage, frozen=True, gc=False, tag=140):
     request: Counter
     kind: Annotated[str, Meta(max_length=16)]
     reason: Text
+
+
+class ArchiveSettle(WireMessage, frozen=True, gc=False, tag=141):
+    """Asks for the end of the archive, once it has everything that the client's subscription does not get live."""
+
+    request: Counter
+    client: Name
+    subscription: SubscriptionId
+
+
+class ArchiveSettled(WireMessage, frozen=True, gc=False, tag=142):
+    request: Counter
+    end: Counter
+
+
+class ArchiveLast(WireMessage, frozen=True, gc=False, tag=143):
+    """Requests the newest row before `stop` of each topic, of those selected. Answered by `ArchiveRows` with ascending
+    offsets, the last of which is empty."""
+
+    request: Counter
+    topics: Topics
+    filter: Text | None
+    stop: Counter
+
+
+class ArchiveReach(WireMessage, frozen=True, gc=False, tag=144):
+    """Asks for the end of an ordered archive, once it has everything up to these numbers: (rank of an entry of the
+    layout, number). Answered by `ArchiveSettled`, or by a failure if the archive has less than the selection."""
+
+    request: Counter
+    topics: Topics
+    filter: Text | None
+    order: Annotated[str, Meta(max_length=16)]
+    numbers: Annotated[tuple[tuple[Counter, Counter], ...], Meta(max_length=65_536)]

@@ -38,6 +38,7 @@ from tidings.core.overlay import messages as forwarding_messages
 from tidings.core.overlay.epidemic import messages as recovery_messages
 from tidings.core.overlay.epidemic.messages import Carried, Fragment, PatternNumbers, Route, Way
 from tidings.core.overlay.guaranteed import messages as guaranteed_messages
+from tidings.core.overlay.guaranteed import share_messages
 from tidings.core.overlay.guaranteed.messages import Forward, Ids, LabelItems, Relayed, Stamped
 from tidings.core.wire import archive_messages
 from tidings.core.wire.frames import MAX_FRAME_BYTES, check_body_size
@@ -104,6 +105,7 @@ def message_classes() -> tuple[type[WireMessage], ...]:
             messages,
             forwarding_messages,
             guaranteed_messages,
+            share_messages,
             recovery_messages,
             ordering_messages,
             archive_messages,

@@ -17,14 +17,18 @@ from typing import Any
 
 from msgspec import Raw
 
+from tidings.bus.durable_stream import DurableStream
+from tidings.bus.expiry import Expiry, expiring
+from tidings.bus.gaps import DELETED, EventsMissed, gap_of
 from tidings.bus.receipts import Batch, Receipt
-from tidings.bus.service import EventService, Notify, PublishedEvent, each
-from tidings.bus.stream import EventsMissed
+from tidings.bus.service import Notify, PublishedEvent, each
 from tidings.core.errors import ConnectionFailed, SubscriptionRefused, WireError
 from tidings.core.events.event import MAX_NAME_BYTES, EventId, check_publication, no_event
+from tidings.core.events.payload import Payload
 from tidings.core.events.run import Stretch, decode_stretch, singles
 from tidings.core.events.subscription import Order, Subscription
 from tidings.core.filters.language.predicates import Scalar
+from tidings.drivers.adapters.held_service import HoldingService
 from tidings.drivers.adapters.incoming import Incoming
 from tidings.drivers.adapters.keeper import Reconnector
 from tidings.drivers.adapters.outgoing import Outgoing
@@ -39,7 +43,7 @@ AVAILABLE_ORDERS = (Order.NONE, Order.FIFO)
 log = logging.getLogger("tidings")
 
 
-class ExternalService(EventService):
+class ExternalService(HoldingService):
     """An event service over an existing broker."""
 
     def __init__(self, kind: str, server: str, name: str | None, *, timeout_s: float, retry_s: float) -> None:
@@ -99,6 +103,7 @@ class ExternalService(EventService):
         """End the service for good: fail everything that waits."""
         self._closed_because = reason
         self.outgoing.fail_all(reason)
+        self.requests.fail(reason)
         for subscription_id in list(self.streams):
             self._fail_stream(subscription_id, ConnectionFailed(reason))
 
@@ -119,8 +124,11 @@ class ExternalService(EventService):
         self.outgoing.rewind()
 
     def _fail_stream(self, subscription_id: str, error: Exception) -> None:
-        if subscription_id in self.streams:
-            self.streams[subscription_id].fail(error)
+        stream = self.streams.get(subscription_id)
+        if isinstance(stream, DurableStream):
+            stream.detached("")  # nobody answers its acknowledgements
+        if stream is not None:
+            stream.fail(error)
 
     def _check_open(self) -> None:
         if self._closed_because:
@@ -132,11 +140,13 @@ class ExternalService(EventService):
         self,
         topic: str,
         attributes: Mapping[str, Scalar] | None = None,
-        payload: bytes = b"",
+        payload: Payload = b"",
         *,
+        expires: Expiry | None = None,
         wait: bool = True,
     ) -> Any:
         self._check_open()
+        payload = expiring(payload, expires, self.now)
         receipt = Receipt()
         publication = await self.outgoing.publish(topic, attributes or {}, payload, receipt)
         receipt.id = publication.id
@@ -202,7 +212,10 @@ class ExternalService(EventService):
             )
         if subscription.id in self.incoming:
             raise ValueError(f"subscription {subscription.id!r} already exists")
-        incoming = Incoming(subscription, notify, paced=paced and self.lossless)
+        await self._add(Incoming(subscription, notify, paced=paced and self.lossless))
+
+    async def _add(self, incoming: Incoming) -> None:
+        subscription = incoming.subscription
         self.incoming[subscription.id] = incoming
         try:
             async with asyncio.timeout(SUBSCRIBE_TIMEOUT_S):
@@ -258,6 +271,9 @@ class ExternalService(EventService):
             for _ in range(count):
                 incoming.pace.taken()
 
+    def reply_name(self) -> str:
+        return self.name
+
     # --- Reports from sessions
 
     def receive(self, raw: bytes, takers: Iterable[Incoming]) -> None:
@@ -284,15 +300,12 @@ class ExternalService(EventService):
 
     def missed(self, incoming: Incoming, store: str, first: int, last: int) -> None:
         """Report a gap: the broker's store no longer has the messages with these numbers, which were not read."""
-        log.warning(
-            "subscription %s missed messages %d to %d of %s: the broker deleted them before they were read",
-            incoming.subscription.id,
-            first,
-            last,
-            store,
-        )
-        if incoming.subscription.id in self.streams:
-            self.streams[incoming.subscription.id].miss(EventsMissed(store, 0, first, last))
+        gap = gap_of(EventsMissed(store, 0, first, last), DELETED, self.now)
+        reader = self.streams.get(incoming.subscription.id)
+        if reader is None:
+            log.warning("subscription %s %s", incoming.subscription.id, gap.text)
+        else:
+            reader.miss(gap)
 
     # --- Status
 

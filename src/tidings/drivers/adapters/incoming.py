@@ -100,6 +100,9 @@ class Incoming:
             return
         if publication.kind != WHOLE and not self.subscription.headers:
             return
+        self._deliver(publication)
+
+    def _deliver(self, publication: Publication) -> None:
         event = publication.event()
         if not isinstance(self._notify, Stream):
             event.__dict__["carrier"] = publication

@@ -14,6 +14,9 @@ forgets sessions in a restart unless `persistence true` is set. So a subscriptio
 That is why this service is not `lossless`, and why it reads as fast as it can: for slow readers, the bounded buffer of
 the stream counts what it drops.
 
+A group is a shared subscription (`$share/GROUP/filter`): the broker chooses a member for each event. What a member has
+not acknowledged when it dies, Mosquitto passes on to nobody; so acknowledgement and durable subscriptions are refused.
+
 The client is paho-mqtt, driven by our own event loop. aiomqtt, which wraps it, treats a publication that the broker
 rejects in its PUBACK (no permission, quota) as confirmed, and spends a task on every message.
 """
@@ -21,12 +24,14 @@ rejects in its PUBACK (no permission, quota) as confirmed, and spends a task on 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from tidings.core.errors import ConnectionFailed
 from tidings.core.events.topics import TopicPattern
 from tidings.drivers.adapters.external import DEFAULT_RETRY_S, DEFAULT_TIMEOUT_S, ExternalService
+from tidings.drivers.adapters.held_options import HeldSupport
 from tidings.drivers.adapters.session import AdapterSession, AdapterUrl, parse_url
-from tidings.drivers.adapters.topics import TopicNames
+from tidings.drivers.adapters.topics import TopicNames, overlap
 from tidings.extras import need
 
 SCHEME = "mqtt"
@@ -44,8 +49,16 @@ def topic_filter(prefix: str, pattern: TopicPattern) -> str:
     return f"{name}/#" if pattern.subtree else name
 
 
+def shared_filters(prefix: str, group: str, patterns: Sequence[TopicPattern]) -> list[str]:
+    """Return the filters of a group. They do not overlap: the broker would choose a member for each of them."""
+    plain = [topic_filter(prefix, each) for each in patterns]
+    return [f"$share/{group}/{each}" for each in ([f"{prefix}/#"] if overlap(patterns) else plain)]
+
+
 class MqttService(ExternalService):
     """An event service over MQTT, made by `mqtt_service`."""
+
+    held_support = HeldSupport(keeps=False, instead="tidings' guaranteed networks, JetStream and Redis do")
 
     def __init__(
         self,

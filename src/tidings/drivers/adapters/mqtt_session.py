@@ -20,8 +20,9 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from tidings.core.errors import ConnectionFailed, SubscriptionRefused
 from tidings.core.events.event import Publication
+from tidings.drivers.adapters.held import GroupIncoming
 from tidings.drivers.adapters.incoming import Incoming
-from tidings.drivers.adapters.mqtt import NAMES, topic_filter
+from tidings.drivers.adapters.mqtt import NAMES, shared_filters, topic_filter
 from tidings.drivers.adapters.mqtt_client import LenientClient
 from tidings.drivers.adapters.session import AdapterSession, ConnectionRefused, SessionLost
 
@@ -35,6 +36,7 @@ HEADER_BYTES = 16
 HOUSEKEEPING_S = 1.0
 REFUSALS = frozenset((0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C))
 """CONNACK reason codes that a retry will not change: version, name, password, permission, banned."""
+NO_IDENTIFIERS = "the broker has no subscription identifiers"
 SUCCESS = MQTTErrorCode.MQTT_ERR_SUCCESS
 
 log = logging.getLogger("tidings")
@@ -60,6 +62,7 @@ class MqttSession(AdapterSession):
         self._room = asyncio.Event()
         self._max_in_flight = MAX_IN_FLIGHT
         self._max_packet_bytes = 0
+        self._has_identifiers = True
         self._answers: dict[int, asyncio.Future[list[ReasonCode]]] = {}
         self._uses: Counter[str] = Counter()
         """Topic filter -> how many subscriptions need it."""
@@ -155,6 +158,7 @@ class MqttSession(AdapterSession):
             return
         self._max_in_flight = min(MAX_IN_FLIGHT, getattr(properties, "ReceiveMaximum", MAX_IN_FLIGHT))
         self._max_packet_bytes = getattr(properties, "MaximumPacketSize", 0)
+        self._has_identifiers = bool(getattr(properties, "SubscriptionIdentifierAvailable", 1))
         self._connected.set_result(flags.session_present)
 
     def _on_disconnect(
@@ -237,20 +241,40 @@ class MqttSession(AdapterSession):
     # --- Subscriptions
 
     def _filters(self, incoming: Incoming) -> list[str]:
+        if isinstance(incoming, GroupIncoming):
+            return shared_filters(self._service.prefix, incoming.durability.name, incoming.interest.topics)
         return [topic_filter(self._service.prefix, pattern) for pattern in incoming.interest.topics]
 
     async def subscribe(self, incoming: Incoming) -> None:
+        properties = self._identify(incoming)
         filters = self._filters(incoming)
         self._uses.update(filters)
         self._service.filters.update(filters)
         # Retained messages were published before this subscription.
         options = SubscribeOptions(qos=1, retainHandling=SubscribeOptions.RETAIN_DO_NOT_SEND)
-        done, message = self._client.subscribe([(each, options) for each in filters])
+        done, message = self._client.subscribe([(each, options) for each in filters], properties=properties)
         reasons = await self._answer(done, message)
         refused = [(each, why) for each, why in zip(filters, reasons, strict=False) if why.is_failure]
         if refused:
             which, why = refused[0]
             raise SubscriptionRefused(f"{self._service.server} rejected the subscription to {which!r}: {why}")
+
+    def _identify(self, incoming: Incoming) -> Properties | None:
+        """Let the broker mark a group's messages: this client may have other subscriptions that match them."""
+        if not isinstance(incoming, GroupIncoming):
+            return None
+        if not self._has_identifiers:
+            raise SubscriptionRefused(f"group= is not available at {self._service.server}: {NO_IDENTIFIERS}")
+        others = [each for each in self._service.incoming.values() if each is not incoming]
+        name = incoming.durability.name
+        if any(isinstance(each, GroupIncoming) and each.durability.name == name for each in others):
+            raise SubscriptionRefused(
+                f"this client has a member of the group {name!r} already; "
+                f"at {self._service.server} a client can have one"
+            )
+        properties = Properties(PacketTypes.SUBSCRIBE)  # type: ignore[no-untyped-call]
+        properties.SubscriptionIdentifier = incoming.identifier
+        return properties
 
     async def unsubscribe(self, incoming: Incoming) -> None:
         self._uses.subtract(self._filters(incoming))
@@ -292,4 +316,13 @@ class MqttSession(AdapterSession):
     _on_unsubscribe = _on_subscribe
 
     def _on_message(self, client: Client, data: Any, message: MQTTMessage) -> None:
-        self._service.receive(bytes(message.payload), list(self._service.incoming.values()))
+        self._service.receive(bytes(message.payload), self._takers(message))
+
+    def _takers(self, message: MQTTMessage) -> list[Incoming]:
+        incomings = self._service.incoming.values()
+        identifiers = getattr(message.properties, "SubscriptionIdentifier", ())
+        if not identifiers:
+            return [each for each in incomings if not isinstance(each, GroupIncoming)]
+        return [
+            each for each in incomings if isinstance(each, GroupIncoming) and each.identifier in identifiers
+        ]

@@ -20,18 +20,26 @@ until the stream's bound overtakes it; then `Stream.gaps` lists the numbers of t
 stream's name as the source; not all of them need have matched). Nothing is acknowledged: redelivery of unacknowledged
 events would break the order. Both kinds may use one server: what either publishes the other sees.
 
+A group is a queue group of core NATS: the server chooses a member for each event, and keeps nothing. At JetStream, a
+group or a durable subscription is a durable consumer with explicit acknowledgement (nats_held.py).
+
 The client needs permission to publish and subscribe to `_INBOX.>`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 
+from tidings.bus.receipts import Receipt
+from tidings.bus.requests import MAX_PENDING
 from tidings.core.errors import ConnectionFailed
 from tidings.core.events.topics import TopicPattern
+from tidings.core.filters.language.predicates import Scalar
 from tidings.drivers.adapters.external import DEFAULT_RETRY_S, DEFAULT_TIMEOUT_S, ExternalService
+from tidings.drivers.adapters.held_options import DEFAULT_HOLD_S, HeldSupport, check_hold
 from tidings.drivers.adapters.session import AdapterSession, AdapterUrl, parse_url
-from tidings.drivers.adapters.topics import TopicNames
+from tidings.drivers.adapters.topics import TopicNames, overlap
 from tidings.extras import need
 
 CORE, JETSTREAM = "nats", "nats+jetstream"
@@ -40,6 +48,9 @@ DEFAULT_PREFIX = "tidings"
 DEFAULT_STREAM = "TIDINGS"
 DEFAULT_MAX_AGE_S = 24 * 3600.0
 DEFAULT_MAX_BYTES = 1024**3
+
+CORE_HELD = HeldSupport(keeps=False, instead="nats+jetstream:// does")
+JETSTREAM_HELD = HeldSupport(keeps=True, expires=True, delays=True)
 
 NAMES = TopicNames(separator=".", reserved=".*> ", any_level="*")
 
@@ -50,6 +61,13 @@ def subjects(prefix: str, pattern: TopicPattern) -> tuple[str, ...]:
     if not pattern.subtree:
         return (subject,)
     return (subject, f"{subject}.>") if pattern.levels else (f"{subject}.>",)
+
+
+def disjoint_subjects(prefix: str, patterns: Sequence[TopicPattern]) -> list[str]:
+    """Return the subjects of all patterns, or everything if they overlap: for a consumer or a group, they must not."""
+    if overlap(patterns):
+        return [f"{prefix}.>"]
+    return [subject for pattern in patterns for subject in subjects(prefix, pattern)]
 
 
 class NatsService(ExternalService):
@@ -65,6 +83,7 @@ class NatsService(ExternalService):
         stream: str,
         max_age_s: float,
         max_bytes: int,
+        hold_s: float,
         timeout_s: float,
         retry_s: float,
     ) -> None:
@@ -76,10 +95,23 @@ class NatsService(ExternalService):
         self.stream = stream
         self.max_age_s = max_age_s
         self.max_bytes = max_bytes
+        self.asking: dict[int, int] = {}
+        """Requests that are not sent yet: the sequence of the publication, and the number of the request."""
+        self.hold_s = hold_s
+        self.held_support = JETSTREAM_HELD if jetstream else CORE_HELD
 
     @property
     def lossless(self) -> bool:
         return self.jetstream
+
+    def ask_for_responders(
+        self, number: int, topic: str, attributes: Mapping[str, Scalar], receipt: Receipt
+    ) -> None:
+        """Let the server say that it has no subscriber for this message. A stream would be one."""
+        if not self.jetstream and receipt.id is not None and not receipt.done:
+            if len(self.asking) >= MAX_PENDING:  # of publications that were never sent
+                self.asking.clear()
+            self.asking[receipt.id.sequence] = number
 
     def _new_session(self) -> AdapterSession:
         from tidings.drivers.adapters.nats_jetstream import JetStreamSession
@@ -97,6 +129,7 @@ def nats_service(
     stream: str = DEFAULT_STREAM,
     max_age_s: float = DEFAULT_MAX_AGE_S,
     max_bytes: int = DEFAULT_MAX_BYTES,
+    hold_s: float = DEFAULT_HOLD_S,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     retry_s: float = DEFAULT_RETRY_S,
 ) -> NatsService:
@@ -110,6 +143,8 @@ def nats_service(
         stream: JetStream: the name of the stream, created if it is missing. An existing stream keeps its bounds.
         max_age_s: JetStream: how long a new stream keeps events, in seconds.
         max_bytes: JetStream: how many bytes a new stream keeps.
+        hold_s: JetStream: how long a member of a group, or the holder of a durable subscription, may be silent before
+            what it holds is delivered again, in seconds. Those that create a group decide.
         timeout_s: How long to wait for a connection and for answers to requests, in seconds.
         retry_s: A publication that the server has not confirmed after so many seconds fails with NotConfirmed.
 
@@ -134,6 +169,7 @@ def nats_service(
         stream=stream,
         max_age_s=max_age_s,
         max_bytes=max_bytes,
+        hold_s=check_hold(hold_s),
         timeout_s=timeout_s,
         retry_s=retry_s,
     )

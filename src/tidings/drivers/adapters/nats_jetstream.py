@@ -13,10 +13,13 @@ from nats import errors
 from nats.js import JetStreamContext, api
 from nats.js.errors import NotFoundError, ServiceUnavailableError
 
-from tidings.core.errors import ConnectionFailed
+from tidings.core.errors import ConnectionFailed, SubscriptionRefused
 from tidings.core.events.event import Publication
+from tidings.drivers.adapters.held import HeldIncoming
 from tidings.drivers.adapters.incoming import Incoming
-from tidings.drivers.adapters.nats_reader import JetStreamReader, StreamPosition, describe
+from tidings.drivers.adapters.nats_held import JetStreamHeldReader, consumer_name
+from tidings.drivers.adapters.nats_pull import describe
+from tidings.drivers.adapters.nats_reader import JetStreamReader, StreamPosition
 from tidings.drivers.adapters.nats_session import Headers, NatsSession
 from tidings.drivers.adapters.session import SessionLost
 
@@ -34,6 +37,7 @@ class JetStreamSession(NatsSession):
         super().__init__(service)
         self.streams: JetStreamContext
         self._readers: dict[str, JetStreamReader] = {}
+        self._held: dict[str, JetStreamHeldReader] = {}
 
     async def start(self) -> None:
         await super().start()
@@ -83,7 +87,10 @@ class JetStreamSession(NatsSession):
         forget = forget and not self.ended.done()
         with suppress(TimeoutError):
             async with asyncio.timeout(self.service.timeout_s / 2):
-                await asyncio.gather(*(reader.stop(forget=forget) for reader in self._readers.values()))
+                await asyncio.gather(
+                    *(reader.stop(forget=forget) for reader in self._readers.values()),
+                    *(reader.stop() for reader in self._held.values()),
+                )
         await super().close(forget=forget)
 
     def status(self) -> dict[str, Any]:
@@ -123,6 +130,10 @@ class JetStreamSession(NatsSession):
     # --- Subscriptions
 
     async def subscribe(self, incoming: Incoming) -> None:
+        if isinstance(incoming, HeldIncoming):
+            held = self._held[incoming.subscription.id] = JetStreamHeldReader(self, incoming)
+            await held.start()
+            return
         info = await self.look()
         position = incoming.position
         if not isinstance(position, StreamPosition):
@@ -141,3 +152,17 @@ class JetStreamSession(NatsSession):
         reader = self._readers.pop(incoming.subscription.id, None)
         if reader is not None:
             await reader.stop(forget=True)
+        held = self._held.pop(incoming.subscription.id, None)
+        if held is not None:
+            await held.leave()
+
+    async def cancel_held(self, name: str) -> None:
+        stream, consumer = self.service.stream, consumer_name(name)
+        try:
+            await self.streams.delete_consumer(stream, consumer)
+        except NotFoundError:
+            raise SubscriptionRefused(
+                f"{self.service.server} has no durable subscription or group {name!r}"
+            ) from None
+        except (errors.Error, OSError) as error:
+            raise SessionLost(describe(error)) from None

@@ -2,8 +2,7 @@
 
 A reader has a consumer at the server, which the server deletes when it is idle for long. The reader requests as many
 messages as its subscription has room for and gets them in order. If a number is skipped, or the consumer is gone, it
-makes a new consumer after the last message that it has. (The client library's `fetch` holds messages back until the
-batch is full.)
+makes a new consumer after the last message that it has.
 
 What the stream deleted before it was read shows in the number of its first message. Up to `StreamPosition.verified`,
 every message was either delivered to us or not for us. It may advance to the last message that we have or, if the
@@ -15,34 +14,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
 from nats import errors
-from nats.aio.subscription import Subscription
 from nats.js import api
 from nats.js.errors import APIError
 
 from tidings.core.errors import SubscriptionRefused
-from tidings.core.events.subscription import Interest
 from tidings.drivers.adapters.incoming import Incoming
-from tidings.drivers.adapters.nats import subjects
-from tidings.drivers.adapters.nats_session import Headers
+from tidings.drivers.adapters.nats import disjoint_subjects
+from tidings.drivers.adapters.nats_pull import BROKEN, DRAINED, MessageNumbers, PullRequests, describe
 from tidings.drivers.adapters.session import SessionLost
 
 if TYPE_CHECKING:
     from tidings.drivers.adapters.nats_jetstream import JetStreamSession
 
-PULL_EXPIRES_S = 5.0
-"""How long the server may hold a request for messages when there are none."""
 INACTIVE_S = 300.0
 """The server deletes a consumer that was idle for so long."""
 RENEW_DELAY_S = 0.2
-MAX_COMPARISONS = 100_000
-"""The most comparisons of subjects to see whether they overlap; beyond that, everything is read."""
-DRAINED, FULL, BROKEN = "drained", "full", "broken"
 
 log = logging.getLogger("tidings")
 
@@ -82,33 +72,6 @@ class StreamPosition:
         return gap
 
 
-def filter_subjects(prefix: str, interest: Interest) -> list[str]:
-    """Return the subjects of all patterns, or everything if they overlap: a consumer's subjects must not."""
-    found = [subject for pattern in interest.topics for subject in subjects(prefix, pattern)]
-    tokens = [subject.split(".") for subject in found]
-    wild = [each for each in tokens if "*" in each or ">" in each]  # subjects without wildcards are distinct
-    if len(wild) * len(tokens) > MAX_COMPARISONS:
-        return [f"{prefix}.>"]
-    overlap = any(_overlap(one, other) for one in wild for other in tokens if one is not other)
-    return [f"{prefix}.>"] if overlap else found
-
-
-def _overlap(one: Sequence[str], other: Sequence[str]) -> bool:
-    for mine, theirs in zip(one, other, strict=False):
-        if ">" in (mine, theirs):
-            return True
-        if mine != theirs and "*" not in (mine, theirs):
-            return False
-    return len(one) == len(other)
-
-
-def message_numbers(reply: str) -> tuple[int, int]:
-    """Return the message's numbers in the stream and in the consumer, from its reply subject."""
-    tokens = reply.split(".")
-    at = 5 if len(tokens) == 9 else 7  # newer servers add their domain and account
-    return int(tokens[at]), int(tokens[at + 1])
-
-
 class JetStreamReader:
     """Requests messages for one subscription and checks the stream for gaps."""
 
@@ -117,15 +80,11 @@ class JetStreamReader:
         self._incoming = incoming
         self._takers = (incoming,)
         self._position = position
-        self._subjects = filter_subjects(session.service.prefix, incoming.interest)
+        self._subjects = disjoint_subjects(session.service.prefix, incoming.interest.topics)
+        self._requests = PullRequests(session, self._on_message)
         self._consumer = ""
-        self._inbox = ""
-        self._listening: Subscription | None = None
         self._last_number = 0
         """The last consumer number; they have no gaps."""
-        self._pull = 0
-        self._wanted = 0
-        self._outcome: asyncio.Future[str] | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -142,7 +101,7 @@ class JetStreamReader:
         try:
             while True:
                 room = await self._incoming.pace.wait()
-                outcome = await self._ask(room)
+                outcome = await self._requests.ask(room)
                 if outcome == BROKEN:
                     await asyncio.sleep(RENEW_DELAY_S)
                     await self._end_consumer(forget=True)
@@ -159,7 +118,6 @@ class JetStreamReader:
     async def _begin_consumer(self) -> None:
         session = self._session
         self._consumer = f"tidings-{session.client.new_inbox().rpartition('.')[2]}"
-        self._inbox = session.client.new_inbox()
         self._last_number = 0
         config = api.ConsumerConfig(
             name=self._consumer,
@@ -172,7 +130,7 @@ class JetStreamReader:
             num_replicas=1,
         )
         try:
-            self._listening = await session.client.listen(f"{self._inbox}.*", self._on_message)
+            await self._requests.begin(self._consumer)
             await session.streams.add_consumer(session.service.stream, config)
         except APIError as error:
             raise SubscriptionRefused(
@@ -182,9 +140,7 @@ class JetStreamReader:
             raise SessionLost(describe(error)) from None
 
     async def _end_consumer(self, *, forget: bool) -> None:
-        if self._listening is not None:
-            await self._session.client.unlisten(self._listening)
-            self._listening = None
+        await self._requests.end()
         if forget and self._consumer:
             try:
                 await self._session.streams.delete_consumer(self._session.service.stream, self._consumer)
@@ -193,45 +149,13 @@ class JetStreamReader:
 
     # --- Messages
 
-    async def _ask(self, room: int) -> str:
-        """Request that many messages; return FULL once they have arrived, DRAINED if there were fewer."""
-        self._pull += 1
-        self._wanted = room
-        self._outcome = asyncio.get_running_loop().create_future()
-        session = self._session
-        subject = f"$JS.API.CONSUMER.MSG.NEXT.{session.service.stream}.{self._consumer}"
-        request = msgspec.json.encode({"batch": room, "expires": int(PULL_EXPIRES_S * 1e9)})
-        await session.send(subject, request, f"{self._inbox}.{self._pull}")
-        try:
-            async with asyncio.timeout(PULL_EXPIRES_S + session.service.timeout_s):
-                return await self._outcome
-        except TimeoutError:
-            raise SessionLost("no answer to a request for messages") from None
-
-    def _on_message(self, subject: str, reply: str, body: bytes, headers: Headers) -> None:
-        status = headers.get("Status") if headers and not reply.startswith("$JS.ACK.") else None
-        if status is not None:
-            if subject == f"{self._inbox}.{self._pull}" and status != "100":
-                self._end_pull(DRAINED if status in ("404", "408") else BROKEN)
-            return
-        try:
-            in_stream, number = message_numbers(reply)
-        except (ValueError, IndexError):
-            self._session.service.skip(f"the message on {subject} is not from the stream")
-            return
-        if number != self._last_number + 1:
-            self._end_pull(BROKEN)
-            return
-        self._last_number = number
-        self._position.delivered = in_stream
+    def _on_message(self, numbers: MessageNumbers, reply: str, body: bytes) -> bool:
+        if numbers.in_consumer != self._last_number + 1:
+            return False
+        self._last_number = numbers.in_consumer
+        self._position.delivered = numbers.in_stream
         self._session.service.receive(body, self._takers)
-        self._wanted -= 1
-        if self._wanted == 0:
-            self._end_pull(FULL)
-
-    def _end_pull(self, outcome: str) -> None:
-        if self._outcome is not None and not self._outcome.done():
-            self._outcome.set_result(outcome)
+        return True
 
     async def _verify(self, *, drained: bool) -> None:
         delivered = self._position.delivered
@@ -240,9 +164,3 @@ class JetStreamReader:
         gap = self._position.advance(ends, delivered, drained=drained)
         if gap is not None:
             self._session.service.missed(self._incoming, self._session.service.stream, gap.first, gap.last)
-
-
-def describe(error: Exception) -> str:
-    if isinstance(error, APIError) and error.description:
-        return error.description
-    return str(error) or type(error).__name__

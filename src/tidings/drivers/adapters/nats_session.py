@@ -15,14 +15,17 @@ from nats.aio.subscription import Subscription
 
 from tidings.core.errors import ConnectionFailed, SubscriptionRefused
 from tidings.core.events.event import Publication
+from tidings.drivers.adapters.held import GroupIncoming
 from tidings.drivers.adapters.incoming import Incoming
-from tidings.drivers.adapters.nats import NAMES, subjects
+from tidings.drivers.adapters.nats import NAMES, disjoint_subjects, subjects
 from tidings.drivers.adapters.session import AdapterSession, ConnectionRefused, SessionLost
 
 if TYPE_CHECKING:
     from tidings.drivers.adapters.nats import NatsService
 
 WATCH_S = 0.1
+NO_RESPONDERS = "503"
+"""The status with which the server answers a message that has a reply subject, and no subscriber."""
 
 log = logging.getLogger("tidings")
 
@@ -47,10 +50,10 @@ class DirectClient(Client):
         super().__init__()
         self._handlers: dict[int, Handler] = {}
 
-    async def listen(self, subject: str, handler: Handler) -> Subscription:
+    async def listen(self, subject: str, handler: Handler, queue: str = "") -> Subscription:
         # The next id is the one that `subscribe` will use. Set it first: no message may arrive before.
         self._handlers[self._sid + 1] = handler
-        return await self.subscribe(subject)
+        return await self.subscribe(subject, queue)
 
     async def unlisten(self, subscription: Subscription) -> None:
         self._handlers.pop(subscription._id, None)
@@ -165,11 +168,16 @@ class NatsSession(AdapterSession):
 
     async def barrier(self) -> None:
         """Wait until the server has processed everything sent before."""
+        await self.ask("", b"")
+
+    async def ask(self, subject: str, body: bytes) -> None:
+        """Send a message and wait for the answer; without a subject, the message is the answer."""
         self._barrier_number += 1
         token = f"b{self._barrier_number}"
         came = self._barriers[token] = asyncio.get_running_loop().create_future()
-        await self.send(f"{self.inbox}.{token}", b"")
+        answer = f"{self.inbox}.{token}"
         try:
+            await self.send(subject or answer, body, answer if subject else "")
             await asyncio.wait((came, self.ended), return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._barriers.pop(token, None)
@@ -188,6 +196,9 @@ class NatsSession(AdapterSession):
         if barrier is not None:
             if not barrier.done():
                 barrier.set_result(None)
+        elif token[0] == "r" and token[1:].isdecimal():
+            if headers is not None and headers.get("Status") == NO_RESPONDERS:
+                self.service.requests.nobody(int(token[1:]))
         elif token[0] in "cp" and token[1:].isdecimal():
             self.on_confirmation(int(token[1:]), body, headers)
 
@@ -218,9 +229,12 @@ class CoreSession(NatsSession):
         self._listening: dict[str, list[Subscription]] = {}
 
     async def write(self, batch: Sequence[Publication]) -> None:
+        asking = self.service.asking
         for publication in batch:
+            number = asking.pop(publication.sequence, None) if asking else None
             if self.fits(publication):
-                await self.send(self.subject(publication), bytes(publication.raw))
+                reply = "" if number is None else f"{self.inbox}.r{number}"
+                await self.send(self.subject(publication), bytes(publication.raw), reply)
         await self.send(f"{self.inbox}.c{batch[-1].sequence}", b"")
 
     def on_confirmation(self, sequence: int, body: bytes, headers: Headers) -> None:
@@ -236,14 +250,21 @@ class CoreSession(NatsSession):
                 self.service.receive(body, takers)
 
             try:
-                for pattern in incoming.interest.topics:
-                    for subject in subjects(self.service.prefix, pattern):
-                        listening.append(await self.client.listen(subject, handle))
+                group = incoming.durability.name if isinstance(incoming, GroupIncoming) else ""
+                for subject in self._subjects(incoming):
+                    listening.append(await self.client.listen(subject, handle, group))
             except (errors.Error, OSError) as error:
                 raise SessionLost(str(error)) from None
             await self.barrier()
             if self._denied:  # the server reports this before it answers the barrier
                 raise SubscriptionRefused(f"{self.service.server} rejected the subscription: {self._denied}")
+
+    def _subjects(self, incoming: Incoming) -> list[str]:
+        """Return what to listen to. A group's subjects do not overlap: the server would choose a member for each."""
+        prefix, patterns = self.service.prefix, incoming.interest.topics
+        if isinstance(incoming, GroupIncoming):
+            return disjoint_subjects(prefix, patterns)
+        return [subject for pattern in patterns for subject in subjects(prefix, pattern)]
 
     async def unsubscribe(self, incoming: Incoming) -> None:
         for subscription in self._listening.pop(incoming.subscription.id, ()):

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from tidings.bus.receipts import Batch
 from tidings.core.errors import NotConfirmed
 from tidings.core.events.event import Publication, make_publication
+from tidings.core.events.payload import Payload
 from tidings.core.filters.language.predicates import Scalar
 
 MAX_UNCONFIRMED = 10_000
@@ -58,7 +59,7 @@ class Outgoing:
     # --- The application's side
 
     async def publish(
-        self, topic: str, attributes: Mapping[str, Scalar], payload: bytes, owner: Batch
+        self, topic: str, attributes: Mapping[str, Scalar], payload: Payload, owner: Batch
     ) -> Publication:
         """Add a publication, and return once it is in the window; `owner` is told when it is confirmed."""
         while not self._room.is_set():

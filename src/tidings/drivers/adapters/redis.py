@@ -16,12 +16,16 @@ resumes there after a lost connection. So a slow reader loses nothing while the 
 stream to about `max_events` entries (XADD MAXLEN ~). For a reader that is further behind, `Stream.gaps` lists the
 numbers of the entries that are gone, counted from the first ever added, with the key as the source; not all of them
 need have matched. If the server itself lost entries, nobody can count them, and the gap has a single number.
+
+A group or a durable subscription is a consumer group: its members share the entries, and acknowledge them
+(redis_held.py).
 """
 
 from __future__ import annotations
 
 from tidings.core.errors import AddressError, ConnectionFailed
 from tidings.drivers.adapters.external import DEFAULT_RETRY_S, DEFAULT_TIMEOUT_S, ExternalService
+from tidings.drivers.adapters.held_options import DEFAULT_HOLD_S, HeldSupport, check_hold
 from tidings.drivers.adapters.session import AdapterSession, AdapterUrl, parse_url
 from tidings.extras import need
 
@@ -34,6 +38,8 @@ DEFAULT_MAX_EVENTS = 100_000
 class RedisService(ExternalService):
     """An event service over a Redis stream, made by `redis_service`."""
 
+    held_support = HeldSupport(keeps=True)
+
     def __init__(
         self,
         target: AdapterUrl,
@@ -42,6 +48,7 @@ class RedisService(ExternalService):
         database: int,
         key: str,
         max_events: int,
+        hold_s: float,
         timeout_s: float,
         retry_s: float,
     ) -> None:
@@ -50,6 +57,7 @@ class RedisService(ExternalService):
         self.database = database
         self.key = key
         self.max_events = max_events
+        self.hold_s = hold_s
 
     @property
     def lossless(self) -> bool:
@@ -67,6 +75,7 @@ def redis_service(
     name: str | None = None,
     key: str = DEFAULT_KEY,
     max_events: int = DEFAULT_MAX_EVENTS,
+    hold_s: float = DEFAULT_HOLD_S,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     retry_s: float = DEFAULT_RETRY_S,
 ) -> RedisService:
@@ -77,6 +86,8 @@ def redis_service(
         name: Identifies this client; no two clients may share it. None draws a random name.
         key: The key of the Redis stream that holds the events.
         max_events: About how many events the stream keeps; publishers delete the oldest.
+        hold_s: How long a member of a group, or the holder of a durable subscription, may be silent before what it
+            holds is delivered again, in seconds. All members should have the same.
         timeout_s: How long to wait for a connection and for answers to requests, in seconds.
         retry_s: A publication that the server has not confirmed after so many seconds fails with NotConfirmed.
 
@@ -98,6 +109,7 @@ def redis_service(
         database=int(database),
         key=key,
         max_events=max_events,
+        hold_s=check_hold(hold_s),
         timeout_s=timeout_s,
         retry_s=retry_s,
     )

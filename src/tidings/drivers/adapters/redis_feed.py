@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 from tidings.drivers.adapters.incoming import Incoming
 
+FIELD = b"e"
+"""The field of an entry that has the event."""
 EntryId = tuple[int, int]
 """Milliseconds, and a number within the millisecond."""
 Entry = tuple[EntryId, bytes | None]

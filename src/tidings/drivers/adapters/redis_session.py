@@ -21,9 +21,11 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from tidings.core.errors import ConnectionFailed, SubscriptionRefused
 from tidings.core.events.event import Publication
+from tidings.drivers.adapters.held import HeldIncoming
 from tidings.drivers.adapters.incoming import Incoming
 from tidings.drivers.adapters.redis_feed import (
     EMPTY,
+    FIELD,
     Entry,
     EntryId,
     Feed,
@@ -32,6 +34,7 @@ from tidings.drivers.adapters.redis_feed import (
     id_text,
     parse_id,
 )
+from tidings.drivers.adapters.redis_held import RedisHeldReader, holder_key, shares_key
 from tidings.drivers.adapters.session import AdapterSession, ConnectionRefused, SessionLost
 
 if TYPE_CHECKING:
@@ -39,7 +42,6 @@ if TYPE_CHECKING:
 
 OLDEST_VERSION = 7
 """The first version in which a stream counts all entries ever added."""
-FIELD = b"e"
 BLOCK_MS = 1_000
 
 log = logging.getLogger("tidings")
@@ -50,10 +52,10 @@ class RedisSession(AdapterSession):
 
     def __init__(self, service: RedisService) -> None:
         super().__init__()
-        self._service = service
-        self._key = service.key
+        self.service = service
+        self.key = service.key
         host, port = service.target.address
-        self._redis: Any = Redis(
+        self.redis: Any = Redis(
             host=host,
             port=port,
             db=service.database,
@@ -68,13 +70,14 @@ class RedisSession(AdapterSession):
         self._version = ""
         self._feed = Feed(self._read, self._read_behind, self._receive, self._missed)
         self._tasks: list[asyncio.Task[None]] = []
+        self._held: dict[str, RedisHeldReader] = {}
 
     # --- The connection
 
     async def start(self) -> None:
-        server = self._service.server
+        server = self.service.server
         try:
-            info = await self._redis.info("server")
+            info = await self.redis.info("server")
         except (AuthenticationError, NoPermissionError) as error:
             raise ConnectionRefused(f"{server} refused the connection: {error}") from None
         except (RedisError, OSError) as error:
@@ -94,29 +97,31 @@ class RedisSession(AdapterSession):
         except (RedisError, OSError) as error:
             self.end(str(error) or type(error).__name__)
         except Exception as error:
-            log.exception("%s: reading failed", self._service.server)
+            log.exception("%s: reading failed", self.service.server)
             self.end(f"{type(error).__name__}: {error}")
 
     async def close(self, *, forget: bool) -> None:
         self.end("closed")
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(
+            *self._tasks, *(reader.stop() for reader in self._held.values()), return_exceptions=True
+        )
         try:
-            await self._redis.aclose()
+            await self.redis.aclose()
         except (RedisError, OSError) as error:
-            log.debug("%s: %s", self._service.server, error)
+            log.debug("%s: %s", self.service.server, error)
 
     def status(self) -> dict[str, Any]:
-        return {"server_version": self._version, "stream": self._key}
+        return {"server_version": self._version, "stream": self.key}
 
     # --- Publications
 
     async def write(self, batch: Sequence[Publication]) -> None:
-        pipeline = self._redis.pipeline(transaction=False)
+        pipeline = self.redis.pipeline(transaction=False)
         for publication in batch:
             pipeline.xadd(
-                self._key, {FIELD: bytes(publication.raw)}, maxlen=self._service.max_events, approximate=True
+                self.key, {FIELD: bytes(publication.raw)}, maxlen=self.service.max_events, approximate=True
             )
         try:
             answers = await pipeline.execute(raise_on_error=False)
@@ -126,13 +131,17 @@ class RedisSession(AdapterSession):
             if isinstance(answer, RedisConnectionError | RedisTimeoutError):  # the server is loading its data
                 raise SessionLost(str(answer))
             if isinstance(answer, Exception):
-                self._service.outgoing.fail(publication.sequence, f"the server rejected it: {answer}")
+                self.service.outgoing.fail(publication.sequence, f"the server rejected it: {answer}")
             else:
-                self._service.outgoing.confirm(publication.sequence)
+                self.service.outgoing.confirm(publication.sequence)
 
     # --- Subscriptions
 
     async def subscribe(self, incoming: Incoming) -> None:
+        if isinstance(incoming, HeldIncoming):
+            held = self._held[incoming.subscription.id] = RedisHeldReader(self, incoming)
+            await held.start()
+            return
         position = incoming.position
         if not isinstance(position, FeedPosition):
             try:
@@ -141,31 +150,46 @@ class RedisSession(AdapterSession):
                 raise SessionLost(str(error)) from None
             except RedisError as error:
                 raise SubscriptionRefused(
-                    f"{self._service.server} rejected the subscription: {error}"
+                    f"{self.service.server} rejected the subscription: {error}"
                 ) from None
             incoming.position = position = FeedPosition(info.last, info.added)
         self._feed.add(incoming, position)
 
     async def unsubscribe(self, incoming: Incoming) -> None:
         self._feed.remove(incoming)
+        held = self._held.pop(incoming.subscription.id, None)
+        if held is not None:
+            await held.leave()
+
+    async def cancel_held(self, name: str) -> None:
+        try:
+            destroyed = await self.redis.xgroup_destroy(self.key, name)
+            await self.redis.hdel(shares_key(self.key), name)
+            await self.redis.delete(holder_key(self.key, name))
+        except ResponseError:  # there is no stream
+            destroyed = 0
+        except (RedisError, OSError) as error:
+            raise SessionLost(str(error)) from None
+        if not destroyed:
+            raise SubscriptionRefused(f"{self.service.server} has no durable subscription or group {name!r}")
 
     # --- Reading
 
     async def _info(self) -> StreamInfo:
         try:
-            return _parse_info(await self._redis.xinfo_stream(self._key))
+            return _parse_info(await self.redis.xinfo_stream(self.key))
         except ResponseError as error:
             if "no such key" in str(error):
                 return EMPTY
             raise
 
     async def _read(self, start: EntryId, count: int) -> list[Entry]:
-        return _parse_entries(await self._redis.xrange(self._key, min=id_text(start), count=count))
+        return _parse_entries(await self.redis.xrange(self.key, min=id_text(start), count=count))
 
     async def _read_behind(self, start: EntryId, count: int) -> tuple[StreamInfo, list[Entry]]:
-        async with self._redis.pipeline(transaction=True) as pipeline:
-            pipeline.xinfo_stream(self._key)
-            pipeline.xrange(self._key, min=f"({id_text(start)}", count=count)
+        async with self.redis.pipeline(transaction=True) as pipeline:
+            pipeline.xinfo_stream(self.key)
+            pipeline.xrange(self.key, min=f"({id_text(start)}", count=count)
             info, entries = await pipeline.execute(raise_on_error=False)
         if isinstance(info, ResponseError) and "no such key" in str(info):
             return EMPTY, []
@@ -179,18 +203,18 @@ class RedisSession(AdapterSession):
         while True:
             await self._feed.caught_up.wait()
             end = id_text(self._feed.end)
-            if await self._redis.xread({self._key: end}, count=1, block=BLOCK_MS):
+            if await self.redis.xread({self.key: end}, count=1, block=BLOCK_MS):
                 self._feed.wake()
 
     def _receive(self, entry: Entry, takers: Iterable[Incoming]) -> None:
         body = entry[1]
         if body is None:
-            self._service.skip(f"entry {id_text(entry[0])} of {self._key} has no field {FIELD.decode()!r}")
+            self.service.skip(f"entry {id_text(entry[0])} of {self.key} has no field {FIELD.decode()!r}")
         else:
-            self._service.receive(body, takers)
+            self.service.receive(body, takers)
 
     def _missed(self, incoming: Incoming, first: int, last: int) -> None:
-        self._service.missed(incoming, self._key, first, last)
+        self.service.missed(incoming, self.key, first, last)
 
 
 def _parse_info(info: dict[str, Any]) -> StreamInfo:

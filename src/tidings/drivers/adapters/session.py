@@ -59,6 +59,10 @@ class AdapterSession(ABC):
     async def unsubscribe(self, incoming: Incoming) -> None:
         """Unsubscribe, even if `subscribe` failed."""
 
+    async def cancel_held(self, name: str) -> None:
+        """End a durable subscription or a group; raises SubscriptionRefused if the broker has none of that name."""
+        raise NotImplementedError
+
     @abstractmethod
     async def close(self, *, forget: bool) -> None:
         """Close. `forget`: the broker need not keep anything for us. A lost connection is not an error."""

@@ -6,9 +6,12 @@ A character that the broker reserves, and `%` itself, becomes `%` and two hexade
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tidings.core.events.topics import TopicPattern
+
+MAX_COMPARISONS = 50_000
+"""The most comparisons of patterns to see whether they overlap; beyond that, they count as overlapping."""
 
 _ESCAPED = re.compile("%([0-9A-F]{2})")
 
@@ -45,3 +48,19 @@ class TopicNames:
 
 def _unescape(level: str) -> str:
     return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), level)
+
+
+def overlap(patterns: Sequence[TopicPattern]) -> bool:
+    """Return True if some topic may match two of these different patterns: a broker would deliver it twice."""
+    wild = [each for each in patterns if not each.exact]
+    if len(wild) * len(patterns) > MAX_COMPARISONS:
+        return True
+    return any(_meet(one, other) for one in wild for other in patterns if one is not other)
+
+
+def _meet(one: TopicPattern, other: TopicPattern) -> bool:
+    pairs = zip(one.levels, other.levels, strict=False)
+    if any(mine != theirs and "*" not in (mine, theirs) for mine, theirs in pairs):
+        return False
+    shorter, longer = sorted((one, other), key=lambda pattern: len(pattern.levels))
+    return len(shorter.levels) == len(longer.levels) or shorter.subtree

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from tidings.core.client.reliable_session import ReliableClient
 from tidings.core.client.session import BestEffortClient
@@ -16,6 +17,7 @@ from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
 from tidings.core.overlay.matching import Matcher
 from tidings.core.overlay.modes import EPIDEMIC, GUARANTEED
 from tidings.drivers.local.driver import LocalDriver, LocalSink
+from tidings.drivers.local.ordering import LocalOrdering
 from tidings.drivers.lossy import LossyLinks
 from tidings.drivers.port import AsyncPort
 from tidings.scenarios.file.schema import Loss
@@ -52,6 +54,8 @@ class LocalNetwork:
         self._specs = specs
         self._matcher = Matcher()
         self._nodes, self._ports = self._driver.nodes, self._driver.ports
+        self.ordering: LocalOrdering | None = None
+        """The sequencers; None: there are none."""
         self._lives: dict[str, int] = {}
         self._started = False
 
@@ -64,13 +68,17 @@ class LocalNetwork:
         for name in self.brokers:
             self._nodes[name].start()
 
+    def node(self, name: str) -> object:
+        """Return the protocol's part of a broker."""
+        return self._nodes[name]
+
     def _make_broker(self, name: str) -> AnyBroker:
         spec = self._specs[name]
         port = self._driver.add_port(name, lambda fact: self._on_fact(name, fact))
         if not self.guaranteed:
             for peer in spec.neighbours:
                 port.sessions[peer] = self._sink(name, peer)
-        return make_broker(
+        broker = make_broker(
             spec,
             port,
             incarnation=time.time_ns(),
@@ -78,6 +86,9 @@ class LocalNetwork:
             matcher=self._matcher,
             address=name if spec.mode == EPIDEMIC else "",  # where others reach it
         )
+        if isinstance(broker, GuaranteedBroker) and self.ordering is not None:
+            broker.ordered_shares.find = partial(_find_order, broker, self.ordering)
+        return broker
 
     def _sink(self, sender: str, receiver: str) -> LocalSink:
         if self._lossy is None:
@@ -159,6 +170,14 @@ class LocalNetwork:
         driver, last = self._driver, self._driver.enqueued
         while driver.handed_over < last and self._started:  # noqa: ASYNC110 - a few turns
             await asyncio.sleep(0)
+
+
+def _find_order(broker: GuaranteedBroker, ordering: LocalOrdering) -> None:
+    """Give the broker access to the sequencers."""
+    ordered = broker.ordered_shares
+    ordering.want()
+    ordering.detach(ordered.client)  # from an earlier attempt
+    ordered.use(ordering.attach(ordered.client, ordered.on_order_fact))
 
 
 class LocalConnection:

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -33,6 +33,13 @@ FREE_PORTS = range(15_000, 32_000)
 """Below the ephemeral ports: an outgoing connection could otherwise take a broker's port while the broker is down."""
 
 
+class BrokerArchive(NamedTuple):
+    """Where a broker records its archive, and what."""
+
+    directory: Path
+    topics: tuple[str, ...]
+
+
 class BrokerProcess(ListeningProcess):
     """One broker's process. Once started, `address` has the actual port."""
 
@@ -48,8 +55,10 @@ class BrokerProcess(ListeningProcess):
         loss: Loss | None = None,
         new: bool = False,
         sequencers: Sequence[Address] = (),
+        archive: BrokerArchive | None = None,
     ) -> None:
         super().__init__(name, address)
+        self.archive = archive
         self.spec = spec
         self.around = tuple(around)
         """Its neighbours in the tree."""
@@ -74,7 +83,15 @@ class BrokerProcess(ListeningProcess):
         command += ["--name", self.name, "--listen", str(self.address), "--transport", self.transport]
         if self.sequencers:
             command += ["--sequencers", ",".join(map(str, self.sequencers))]
-        return command + self._mode_flags() + self._neighbour_flags()
+        return command + self._mode_flags() + self._archive_flags() + self._neighbour_flags()
+
+    def _archive_flags(self) -> list[str]:
+        if self.archive is None:
+            return []
+        flags = ["--archive", str(self.archive.directory)]
+        for topic in self.archive.topics:
+            flags += ["--archive-topic", topic]
+        return flags
 
     def _mode_flags(self) -> list[str]:
         spec = self.spec
@@ -102,7 +119,8 @@ class BrokerNetwork:
     """All brokers of a topology. `async with` starts them and, whatever happens inside, stops them.
 
     Guaranteed brokers keep their state in the directory `data`; None is a temporary one that is deleted with the
-    network. A directory without any state makes a new network. `loss` is applied between epidemic brokers.
+    network. A directory without any state makes a new network. `loss` is applied between epidemic brokers. The brokers
+    know the `sequencers`: those of `ordering`, which start and stop with the network, or others.
     """
 
     def __init__(
@@ -116,10 +134,12 @@ class BrokerNetwork:
         loss: Loss | None = None,
         transport: Transport = "tcp",
         ordering: SequencerProcesses | None = None,
+        sequencers: Sequence[Address] = (),
+        archives: Mapping[str, BrokerArchive] = {},
     ) -> None:
         self.topology = topology
         self.ordering = ordering
-        """The sequencers, which the brokers announce to their clients."""
+        """Its own sequencers."""
         self._own_data: tempfile.TemporaryDirectory[str] | None = None
         if overlay.mode == GUARANTEED and data is None:
             self._own_data = tempfile.TemporaryDirectory(prefix="tidings-")
@@ -136,7 +156,8 @@ class BrokerNetwork:
                 data=data,
                 loss=loss,
                 new=not _has_state(data),
-                sequencers=() if ordering is None else ordering.addresses,
+                sequencers=sequencers if ordering is None else ordering.addresses,
+                archive=archives.get(name),
             )
             for name, around in neighbours(topology).items()
         }

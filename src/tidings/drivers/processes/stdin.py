@@ -1,4 +1,4 @@
-"""Reads lines of stdin in a coroutine, from a terminal, a pipe or a file."""
+"""Reads lines in a coroutine, from a terminal, a pipe or a file."""
 
 from __future__ import annotations
 
@@ -10,16 +10,28 @@ from collections.abc import AsyncIterator
 
 READ_BYTES = 256 * 1024
 MAX_LINE_BYTES = 2 * 1024 * 1024
-"""More than an event can carry: a longer line is cut here and rejected when published."""
+"""More than an event can carry: a longer line is rejected when published."""
 
 
-async def stdin_lines() -> AsyncIterator[list[bytes]]:
+def stdin_lines() -> AsyncIterator[list[bytes]]:
     """Yield lists of complete lines, without line ends, as they arrive; the last line may be unterminated."""
+    return lines_of(sys.stdin.fileno())
+
+
+async def lines_of(descriptor: int, max_line_bytes: int = MAX_LINE_BYTES) -> AsyncIterator[list[bytes]]:
+    """Yield the lines of a file or pipe as `stdin_lines` does. Of a longer line the beginning is yielded, more than
+    `max_line_bytes`, and the rest is skipped."""
     rest = b""
-    async for chunk in _chunks(sys.stdin.fileno()):
+    skipping = False
+    async for chunk in _chunks(descriptor):
         *lines, rest = (rest + chunk).split(b"\n")
-        if len(rest) > MAX_LINE_BYTES:
-            lines, rest = [*lines, rest], b""
+        if skipping and lines:
+            skipping = False
+            del lines[0]
+        if skipping:
+            rest = b""
+        elif len(rest) > max_line_bytes:
+            lines, rest, skipping = [*lines, rest], b"", True
         if lines:
             yield [line.removesuffix(b"\r") for line in lines]
     if rest:
@@ -40,14 +52,17 @@ async def _chunks(descriptor: int) -> AsyncIterator[bytes]:
     would otherwise hold if the interpreter ends while it waits for input.
     """
     loop = asyncio.get_running_loop()
-    queue: asyncio.Queue[bytes] = asyncio.Queue()
+    queue: asyncio.Queue[bytes | OSError] = asyncio.Queue()
     wanted = threading.Semaphore(2)
 
     def read() -> None:
-        chunk = b"."
-        while chunk:
+        chunk: bytes | OSError = b"."
+        while chunk and isinstance(chunk, bytes):
             wanted.acquire()
-            chunk = os.read(descriptor, READ_BYTES)
+            try:
+                chunk = os.read(descriptor, READ_BYTES)
+            except OSError as error:  # a directory, for example
+                chunk = error
             try:
                 loop.call_soon_threadsafe(queue.put_nowait, chunk)
             except RuntimeError:  # the loop is closed: nobody reads any more
@@ -55,5 +70,7 @@ async def _chunks(descriptor: int) -> AsyncIterator[bytes]:
 
     threading.Thread(target=read, name="stdin", daemon=True).start()
     while chunk := await queue.get():
+        if isinstance(chunk, OSError):
+            raise chunk
         yield chunk
         wanted.release()

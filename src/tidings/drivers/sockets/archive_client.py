@@ -7,18 +7,15 @@ always gives the same rows.
 from __future__ import annotations
 
 import secrets
-import socket
-import ssl
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from tidings.core.errors import AddressError, ArchiveError, BrokerAway, ConnectionFailed, WireError
-from tidings.core.messages import PROTOCOL_VERSION, Hello, Message, Refused, Welcome
+from tidings.core.errors import AddressError, ArchiveError
+from tidings.core.events.subscription import Interest, Order
+from tidings.core.messages import Message
 from tidings.core.wire.archive_messages import (
     ArchiveCommit,
     ArchiveCommitted,
@@ -29,26 +26,25 @@ from tidings.core.wire.archive_messages import (
     ArchiveGapsRequest,
     ArchiveInfo,
     ArchiveInfoRequest,
+    ArchiveLast,
+    ArchiveReach,
     ArchiveRead,
     ArchiveRows,
+    ArchiveSettle,
+    ArchiveSettled,
 )
-from tidings.core.wire.codec import decode, encode
-from tidings.core.wire.frames import FrameReader, frame
 from tidings.drivers.address import Address, parse_address
 from tidings.drivers.sockets.archive_read_service import FAILURES
-from tidings.drivers.sockets.dialling import explain
-from tidings.drivers.sockets.handshake import CLIENT
-from tidings.drivers.sockets.security import Tls, check_dialling, client_context
-from tidings.storage.archive import ArchiveReader, Bounds, Gap
-from tidings.storage.archive.rows import projected
+from tidings.drivers.sockets.blocking import BlockingConnection
+from tidings.storage.archive import ArchiveGap, ArchiveReader, Bounds
+from tidings.storage.archive.rows import SCHEMA, projected, published_at
 
 SCHEMES = {"tidings": False, "tidings+tls": True}
-READ_BYTES = 1024 * 1024
 
 Answer = TypeVar("Answer", bound=Message)
 
 
-class RemoteArchive:
+class RemoteArchive(BlockingConnection):
     """Reads the archive of a broker or a recorder over the network, with blocking calls. Not thread-safe.
 
     Args:
@@ -65,50 +61,17 @@ class RemoteArchive:
     def __init__(
         self, url: str, *, token: str = "", tls_ca: str | Path | None = None, timeout_s: float = 10.0
     ) -> None:
-        self.url = url
         address, encrypted = _parse(url)
-        tls = Tls(authority=tls_ca) if encrypted else None
-        check_dialling(address, "tcp", tls)
-        self._frames = FrameReader()
-        self._waiting: deque[Message] = deque()
+        name = f"reader-{secrets.token_hex(6)}"
+        super().__init__(
+            url, address, name, encrypted=encrypted, token=token, tls_ca=tls_ca, timeout_s=timeout_s
+        )
         self._requests = 0
-        self._socket = self._dial(address, tls, timeout_s)
         try:
-            self._send(Hello(PROTOCOL_VERSION, f"reader-{secrets.token_hex(6)}", CLIENT, token=token))
-            welcome = self._next()
-            if not isinstance(welcome, Welcome):
-                raise ConnectionFailed(f"{url} answered {type(welcome).__name__}, not Welcome")
             self.id = self._info().archive
         except BaseException:
             self.close()
             raise
-
-    def _dial(self, address: Address, tls: Tls | None, timeout_s: float) -> socket.socket:
-        context = None if tls is None else client_context(tls)
-        try:
-            plain = socket.create_connection(address, timeout_s)
-            try:
-                plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                return plain if context is None else context.wrap_socket(plain, server_hostname=address.host)
-            except BaseException:
-                plain.close()
-                raise
-        except ssl.SSLCertVerificationError as error:
-            raise ConnectionFailed(f"cannot reach {self.url}: {explain(error)}") from None
-        except OSError as error:  # including other TLS errors
-            raise BrokerAway(f"cannot reach {self.url}: {explain(error)}") from None
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._socket.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # --- Requests
 
@@ -128,10 +91,12 @@ class RemoteArchive:
         """Record that this consumer needs nothing before `offset`; retention keeps the rest for it."""
         self._ask(ArchiveCommit(self._number(), consumer, offset), ArchiveCommitted)
 
-    def gaps(self) -> list[Gap]:
+    def gaps(self) -> list[ArchiveGap]:
         """Return where events may be missing, and why."""
         told = self._ask(ArchiveGapsRequest(self._number()), ArchiveGaps)
-        return [Gap(offset, noted_ns, reason, missing) for offset, noted_ns, missing, reason in told.gaps]
+        return [
+            ArchiveGap(offset, noted_ns, reason, missing) for offset, noted_ns, missing, reason in told.gaps
+        ]
 
     def read(
         self, start: int, stop: int, batch_rows: int = 16_384, columns: Sequence[str] | None = None
@@ -154,6 +119,50 @@ class RemoteArchive:
                 raise self._broken(f"rows from {rows.start}, expected {offset}")
             batch = self._decoded(rows, schema)
             offset += rows.rows
+            for first in range(0, batch.num_rows, batch_rows):
+                yield batch.slice(first, batch_rows)
+
+    def published_ns(self, offset: int) -> int:
+        """Return when the event at this offset was published."""
+        return published_at(self.read(offset, offset + 1, columns=["published_ns"]))
+
+    def settle(self, client: str, subscription: str) -> int:
+        """Return the archive's end, once it has everything that the client's subscription does not get live.
+
+        Raises:
+            SubscriptionRefused: The archive does not have what the subscription selects.
+        """
+        return self._ask(ArchiveSettle(self._number(), client, subscription), ArchiveSettled).end
+
+    def reach(self, interest: Interest, order: Order, numbers: Mapping[int, int]) -> int:
+        """Return the end of an ordered archive, once it has everything up to these numbers.
+
+        Args:
+            interest: What the archive must have.
+            order: The order that it must have.
+            numbers: For each entry of the layout, by its rank, the number.
+
+        Raises:
+            SubscriptionRefused: The archive has less, or another order.
+        """
+        topics = tuple(topic.text for topic in interest.topics)
+        wanted = tuple(sorted(numbers.items()))
+        asked = ArchiveReach(self._number(), topics, interest.sql, order.value, wanted)
+        return self._ask(asked, ArchiveSettled).end
+
+    def newest(self, interest: Interest, stop: int, batch_rows: int = 16_384) -> Iterator[Any]:
+        """Yield the newest row before `stop` of each topic, of those selected, with ascending offsets.
+
+        Args:
+            interest: Selects the events.
+            stop: The offset after the last that counts.
+            batch_rows: The most rows in a batch.
+        """
+        request = self._number()
+        topics = tuple(topic.text for topic in interest.topics)
+        self._send(ArchiveLast(request, topics, interest.sql, stop))
+        while (rows := self._answer(request, ArchiveRows)).rows:
+            batch = self._decoded(rows, SCHEMA)
             for first in range(0, batch.num_rows, batch_rows):
                 yield batch.slice(first, batch_rows)
 
@@ -188,34 +197,6 @@ class RemoteArchive:
             if not isinstance(message, kind) or answered != request:
                 raise self._broken(f"{type(message).__name__}, expected {kind.__name__}")
             return message
-
-    def _send(self, message: Message) -> None:
-        try:
-            self._socket.sendall(frame(encode(message)))
-        except OSError as error:
-            raise BrokerAway(f"lost the connection to {self.url}: {explain(error)}") from None
-
-    def _next(self) -> Message:
-        while not self._waiting:
-            try:
-                data = self._socket.recv(READ_BYTES)
-                bodies = self._frames.feed(data)
-                for body in bodies:
-                    self._waiting += decode(body)
-            except OSError as error:
-                raise BrokerAway(f"lost the connection to {self.url}: {explain(error)}") from None
-            except WireError as error:
-                raise self._broken(str(error)) from None
-            if not data:
-                raise BrokerAway(f"lost the connection to {self.url}: closed by the peer")
-        message = self._waiting.popleft()
-        if isinstance(message, Refused):
-            raise ConnectionFailed(f"{self.url} refused the connection: {message.reason}")
-        return message
-
-    def _broken(self, what: str) -> ConnectionFailed:
-        self.close()
-        return ConnectionFailed(f"{self.url} sent an invalid answer: {what}")
 
 
 def _parse(url: str) -> tuple[Address, bool]:

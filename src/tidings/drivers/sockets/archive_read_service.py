@@ -7,7 +7,7 @@ A batch is read once the one before it has been sent: a slow reader delays nobod
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,13 @@ from tidings.core.errors import (
     ArchiveError,
     ArchiveFull,
     ArchiveTrimmed,
+    FilterError,
+    SubscriptionRefused,
+    TidingsError,
+    TopicError,
 )
+from tidings.core.events.subscription import Order, Subscription, make_interest
+from tidings.core.overlay.guaranteed.archive_fence import described
 from tidings.core.wire.archive_messages import (
     MAX_GAPS_TOLD,
     MAX_ROWS_BYTES,
@@ -32,8 +38,12 @@ from tidings.core.wire.archive_messages import (
     ArchiveGapsRequest,
     ArchiveInfo,
     ArchiveInfoRequest,
+    ArchiveLast,
+    ArchiveReach,
     ArchiveRead,
     ArchiveRows,
+    ArchiveSettle,
+    ArchiveSettled,
 )
 from tidings.drivers.sockets.session import MAX_REASON_CHARACTERS, Handler, SessionState, SocketSession
 from tidings.storage.archive import ArchiveReader
@@ -42,7 +52,13 @@ from tidings.storage.archive.files import DATABASE_NAME
 MAX_REQUESTS = 16
 """Of one reader at a time; a reader that sends more is refused."""
 BATCH_ROWS = 16_384
-FAILURES: dict[str, type[ArchiveError]] = {
+POLL_S = 0.02
+"""How often to look whether an ordered archive has come far enough."""
+ORDERED = (Order.CAUSAL, Order.TOTAL)
+DONE = "~done"
+"""The marks of an ordered recorder (recording/marks.py): the number of an entry up to which it has everything."""
+FAILURES: dict[str, type[TidingsError]] = {
+    "refused": SubscriptionRefused,
     "trimmed": ArchiveTrimmed,
     "ahead": ArchiveAhead,
     "corrupt": ArchiveCorrupt,
@@ -51,6 +67,10 @@ FAILURES: dict[str, type[ArchiveError]] = {
 }
 """Name on the wire -> error."""
 
+NOT_A_BROKERS = "this archive is not the broker's own: connect to a broker that keeps one (--archive DIR)"
+
+Settle = Callable[[str, str], Awaitable[None]]
+"""Waits until the archive has everything that the client's subscription does not get live; SubscriptionRefused."""
 Result = TypeVar("Result")
 
 
@@ -78,6 +98,10 @@ class ArchiveReadService:
         self._ending: set[asyncio.Task[None]] = set()
         """Cancelled tasks of sessions that have ended."""
         self._closed = False
+        self.settle: Settle | None = None
+        """Set by a broker that records this archive itself."""
+        self.recorded: Subscription | None = None
+        """What the recorder in this process subscribes to."""
 
     def handlers(self, session: SocketSession) -> dict[type, Handler]:
         """Return the handlers for what a reader may send."""
@@ -92,6 +116,9 @@ class ArchiveReadService:
             ArchiveRead: answered(self._read),
             ArchiveCommit: answered(self._commit),
             ArchiveGapsRequest: answered(self._send_gaps),
+            ArchiveSettle: answered(self._settle),
+            ArchiveReach: answered(self._reach),
+            ArchiveLast: answered(self._send_last),
         }
 
     def forget(self, session: SocketSession) -> None:
@@ -130,7 +157,7 @@ class ArchiveReadService:
     async def _answer(self, reading: _Reading, message: Any, answer: Answering) -> None:
         try:
             await answer(reading, message)
-        except (ArchiveError, OSError) as error:
+        except (ArchiveError, SubscriptionRefused, FilterError, TopicError, OSError) as error:
             kind = next((name for name, cls in FAILURES.items() if isinstance(error, cls)), "error")
             reading.session.send(ArchiveFailed(message.request, kind, str(error)[:MAX_REASON_CHARACTERS]))
 
@@ -174,21 +201,55 @@ class ArchiveReadService:
         latest = tuple((gap.offset, gap.noted_ns, gap.missing, gap.reason) for gap in gaps[-MAX_GAPS_TOLD:])
         reading.session.send(ArchiveGaps(message.request, latest))
 
+    async def _settle(self, reading: _Reading, message: ArchiveSettle) -> None:
+        if self.settle is None:
+            raise SubscriptionRefused(NOT_A_BROKERS)
+        await self.settle(message.client, message.subscription)
+        bounds = await self._call(reading, lambda reader: reader.bounds())
+        reading.session.send(ArchiveSettled(message.request, bounds.end))
+
+    async def _reach(self, reading: _Reading, message: ArchiveReach) -> None:
+        check_ordered(self.recorded, message)
+        wanted = {f"{DONE}:{rank}": number for rank, number in message.numbers}
+        while True:
+            marks, bounds = await self._call(reading, lambda reader: (reader.marks(), reader.bounds()))
+            if all(marks.get(key, -1) >= number for key, number in wanted.items()):
+                break
+            await asyncio.sleep(POLL_S)
+        reading.session.send(ArchiveSettled(message.request, bounds.end))
+
+    async def _send_last(self, reading: _Reading, message: ArchiveLast) -> None:
+        interest = make_interest(message.topics, message.filter)
+        parts = await self._call(
+            reading, lambda reader: _encoded(reader.newest(interest, message.stop, BATCH_ROWS))
+        )
+        await self._send_parts(reading, message.request, 0, parts)
+        reading.session.send(ArchiveRows(message.request, message.stop, 0, b""))
+
     async def _read(self, reading: _Reading, message: ArchiveRead) -> None:
         session = reading.session
         if message.start >= message.stop:
             session.send(ArchiveRows(message.request, message.start, 0, b""))
             return
         columns = message.columns or None
-        parts = await self._call(reading, lambda reader: _parts(reader, message.start, message.stop, columns))
-        offset = message.start
+        parts = await self._call(
+            reading,
+            lambda reader: _encoded(reader.read(message.start, message.stop, BATCH_ROWS, columns)),
+        )
+        await self._send_parts(reading, message.request, message.start, parts)
+
+    async def _send_parts(
+        self, reading: _Reading, request: int, offset: int, parts: Generator[tuple[int, bytes], None, None]
+    ) -> None:
+        """Send the parts, each once the one before has left. `offset` counts rows."""
+        session = reading.session
         try:
             while session.state is SessionState.UP:
                 part = await self._call(reading, lambda reader: next(parts, None))
                 if part is None:
                     return
                 rows, body = part
-                session.send(ArchiveRows(message.request, offset, rows, body))
+                session.send(ArchiveRows(request, offset, rows, body))
                 offset += rows
                 await session.drained()
         finally:
@@ -196,11 +257,23 @@ class ArchiveReadService:
             await asyncio.get_running_loop().run_in_executor(self._thread, parts.close)
 
 
-def _parts(
-    reader: ArchiveReader, start: int, stop: int, columns: Sequence[str] | None
-) -> Generator[tuple[int, bytes], None, None]:
+def check_ordered(recorded: Subscription | None, wanted: ArchiveReach) -> None:
+    """Raise SubscriptionRefused unless the archive has what is wanted, in its order."""
+    order = Order.NONE if recorded is None else recorded.order
+    if recorded is None or order not in ORDERED or (wanted.order == Order.TOTAL and order != Order.TOTAL):
+        raise SubscriptionRefused(
+            f"this archive is recorded with order {order.value!r}: to start with it in order {wanted.order!r}, give "
+            "archive= the URL of `tidings record --order total --listen`, or use order 'fifo'"
+        )
+    if not recorded.interest().covers(make_interest(wanted.topics, wanted.filter)):
+        raise SubscriptionRefused(
+            f"this archive has only {described(recorded.interest())}: subscribe to no more"
+        )
+
+
+def _encoded(batches: Iterable[Any]) -> Generator[tuple[int, bytes], None, None]:
     """Yield the rows as encoded batches, none larger than an answer may be."""
-    for batch in reader.read(start, stop, BATCH_ROWS, columns):
+    for batch in batches:
         waiting = [batch]
         while waiting:
             part = waiting.pop()

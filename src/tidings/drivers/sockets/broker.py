@@ -26,21 +26,25 @@ from tidings.core.facts import (
     Misbehaviour,
     SessionUnwanted,
     SessionWanted,
+    ShareFailed,
     SpillFailed,
 )
 from tidings.core.kernel import TimerName
 from tidings.core.messages import PROTOCOL_VERSION, Hello, Message, Welcome
 from tidings.core.overlay.brokers import AnyBroker, BrokerSpec, make_broker
 from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
+from tidings.core.overlay.guaranteed.held_share import SHARE_CLIENT
 from tidings.core.overlay.modes import BEST_EFFORT, EPIDEMIC, GUARANTEED
 from tidings.drivers.address import Address, Transport, parse_address
 from tidings.drivers.lossy import LossyLinks
+from tidings.drivers.sockets.archive_settling import ArchiveSettling
+from tidings.drivers.sockets.broker_order import BrokerOrder
 from tidings.drivers.sockets.client_handlers import (
     Handlers,
     client_handlers,
-    publication_handlers,
     refuse_other,
     stamped_handlers,
+    unkept_handlers,
 )
 from tidings.drivers.sockets.dialling import settled
 from tidings.drivers.sockets.epidemic import DatagramRouter, EpidemicSettings, unpinned, within_datagrams
@@ -111,6 +115,8 @@ class BrokerServer:
         self.transport = transport
         self.sequencers = tuple(map(str, sequencers))
         """The sequencers' addresses, announced to clients."""
+        self._sequencers = tuple(sequencers)
+        self._order: BrokerOrder | None = None
         self._archive = archive
         self.describe_archive: Callable[[], dict[str, object]] | None = None
         """Set by a recorder in this process: what it returns is added to the status."""
@@ -208,6 +214,7 @@ class BrokerServer:
             address="" if self.address.host in EVERYWHERE else str(self.address),
         )
         self._node, self.host.turns.store = make()
+        self._find_order()
         try:
             self._node.start()
         except StoreCorrupt as error:
@@ -215,7 +222,14 @@ class BrokerServer:
             if not settings.recover:
                 raise
             self._node, self.host.turns.store = make(damage=error)
+            self._find_order()
             self._node.start()
+
+    def _find_order(self) -> None:
+        """Give the protocol its way to the sequencers, if there are any."""
+        if self._sequencers and isinstance(self._node, GuaranteedBroker):
+            ordered, token = self._node.ordered_shares, self.identity.token
+            self._order = BrokerOrder(self.host, ordered, self._sequencers, token, self.host.tls)
 
     def _start_epidemic(self, settings: EpidemicSettings) -> None:
         assert self._endpoint is not None
@@ -231,7 +245,17 @@ class BrokerServer:
         node.start()
 
     async def stop(self) -> None:
+        self.host.stopped = True
+        if self._order is not None:
+            await self._order.stop()
         await self.host.stop(None if self._archive is None else self._archive.close)
+
+    def record_archive(self, client: str, subscription: str) -> None:
+        """Record the archive by this client's subscription. On a guaranteed network, subscriptions can then start with
+        it."""
+        if self._archive is not None and isinstance(self._node, GuaranteedBroker):
+            self._node.attachments.archive = (client, subscription)
+            self._archive.settle = ArchiveSettling(self._node)
 
     async def leave(self) -> None:
         """Leave the network for good, and return once nothing waits for this broker any more. Then `stop` it.
@@ -311,6 +335,9 @@ class BrokerServer:
             self.host.refusals += 1
             log.warning("%s refused %s from %s: %s", self.name, hello.node, session.address, reason)
             session.refuse(reason)
+            return
+        if hello.role != BROKER and hello.node.startswith(SHARE_CLIENT):
+            session.refuse(f"client names may not start with {SHARE_CLIENT!r}")
             return
         if hello.role == BROKER and self._guaranteed is not None and not self._gives_way(hello.node):
             session.refuse(CROSSING)
@@ -403,7 +430,7 @@ class BrokerServer:
         if self._guaranteed is not None:
             handlers |= stamped_handlers(session, receive)
         else:
-            handlers |= publication_handlers(session, receive, None if self._epidemic is None else unpinned)
+            handlers |= unkept_handlers(session, receive, None if self._epidemic is None else unpinned)
         return handlers, refuse_other(session)
 
     # --- Facts and timers of the protocol
@@ -428,6 +455,8 @@ class BrokerServer:
                 self.host.complain(peer, what)
             case SpillFailed(reason=reason):
                 self.host.complain("store", reason)
+            case ShareFailed(name=name, reason=reason):
+                self.host.complain(f"durable subscription {name}", reason)
         if self._emit is not None:
             self._emit(fact)
 
@@ -456,6 +485,8 @@ class BrokerServer:
             status["matching"] = SLOW_MATCHING
         if self.sequencers:
             status["sequencers"] = list(self.sequencers)
+        if self._order is not None and (connected := self._order.status()):
+            status["sequencers_connected"] = connected
         if self.describe_archive is not None:
             status |= self.describe_archive()
         if self._router is not None:

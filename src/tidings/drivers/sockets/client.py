@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 from tidings.core.client.reliable_session import ReliableClient, ResumePoints
 from tidings.core.client.session import BestEffortClient
@@ -30,10 +31,15 @@ from tidings.drivers.sockets.security import Tls, check_dialling, client_context
 from tidings.drivers.sockets.session import Dial, End, SessionHost, SessionState, SocketSession
 from tidings.drivers.sockets.udp import DatagramEndpoint, say_goodbye
 
+if TYPE_CHECKING:
+    from tidings.drivers.sockets.archive_client import RemoteArchive
+
 AnyClient = BestEffortClient | ReliableClient
 Opener = Callable[[SessionHost, Dial, Policy], Awaitable[SocketSession]]
 """Opens a settled session in another way than by dialling an address."""
 
+ARCHIVE_SECONDS = 30.0
+"""How long to wait at least for an answer of an archive, which may have to catch up first."""
 CLOSE_SECONDS = 2.0
 """How long `close` waits until everything has been sent."""
 
@@ -117,6 +123,23 @@ class ClientConnection:
     def now(self) -> int:
         """The time in nanoseconds, as the protocol sees it."""
         return self._port.now
+
+    def archive_opener(self, url: str | None = None) -> Callable[[], RemoteArchive]:
+        """Return a function that connects to that archive, or that of the present broker, and blocks meanwhile."""
+        from tidings.extras import need
+
+        need("start=", "archive")
+        from tidings.drivers.sockets.archive_client import RemoteArchive
+
+        authority = None if self._tls is None else self._tls.authority
+        timeout_s = max(self._connect_timeout_seconds, ARCHIVE_SECONDS)
+        return partial(
+            RemoteArchive,
+            url or self.url,
+            token=self._dial.hello.token,
+            tls_ca=authority,
+            timeout_s=timeout_s,
+        )
 
     # --- Life
 

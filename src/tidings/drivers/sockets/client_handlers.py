@@ -6,8 +6,19 @@ from collections.abc import Callable
 
 from tidings.core.errors import WireError
 from tidings.core.events.event import Publication, check_publication
+from tidings.core.events.payload import TypedPayload, unpack_item
 from tidings.core.events.run import Run, Stretch
-from tidings.core.messages import Message, PublishFailed, Status, StatusRequest, Subscribe, Unsubscribe
+from tidings.core.messages import (
+    JoinGroup,
+    Message,
+    PublishFailed,
+    RespondersRequest,
+    Status,
+    StatusRequest,
+    Subscribe,
+    SubscribeAfterHistory,
+    Unsubscribe,
+)
 from tidings.core.overlay.guaranteed.messages import (
     Attach,
     Drain,
@@ -15,6 +26,17 @@ from tidings.core.overlay.guaranteed.messages import (
     Notified,
     Stamped,
     StampTaken,
+)
+from tidings.core.overlay.guaranteed.share_messages import (
+    ShareAsideRequest,
+    ShareAttach,
+    ShareBack,
+    ShareDone,
+    ShareEnd,
+    ShareLeave,
+    ShareListRequest,
+    ShareReach,
+    ShareRead,
 )
 from tidings.core.wire.archive_messages import ArchiveFailed, ArchiveInfoRequest
 from tidings.drivers.sockets.session import MAX_REASON_CHARACTERS, Handler, SocketSession
@@ -39,25 +61,29 @@ def client_handlers(
     return {
         Subscribe: receive,
         Unsubscribe: receive,
+        RespondersRequest: receive,
         StatusRequest: send_status,
         ArchiveInfoRequest: refuse_reader,
     }
 
 
-def publication_handlers(
+def unkept_handlers(
     session: SocketSession, receive: Handler, prepare: Callable[[Stretch], Stretch] | None = None
 ) -> Handlers:
-    """Return the handlers for plain publications and runs; `prepare` converts each for the protocol."""
+    """Return the handlers for what clients of networks without a guarantee send; `prepare` converts publications and
+    runs for the protocol."""
 
     def take(publication: Publication) -> None:
         if _is_sound(session, publication):
+            session.outbox.confirms_late = publication.has_typed_payload and _is_of_request(publication)
             receive(publication if prepare is None else prepare(publication))
+            session.outbox.confirms_late = False
 
     def take_run(run: Run) -> None:
         for stretch in _sound_stretches(session, run):
             receive(stretch if prepare is None else prepare(stretch))
 
-    return {Publication: take, Run: take_run}
+    return {Publication: take, Run: take_run, JoinGroup: receive}
 
 
 def stamped_handlers(session: SocketSession, receive: Handler) -> Handlers:
@@ -71,7 +97,16 @@ def stamped_handlers(session: SocketSession, receive: Handler) -> Handlers:
         elif _is_sound(session, stretch):
             receive(message)
 
-    return {Stamped: take} | dict.fromkeys((Attach, StampTaken, Notified, KeepBookmark, Drain), receive)
+    sent = (SubscribeAfterHistory, Attach, StampTaken, Notified, KeepBookmark, Drain)
+    of_shares = (ShareAttach, ShareDone, ShareBack, ShareLeave, ShareEnd, ShareAsideRequest, ShareListRequest)
+    by_number = (ShareReach, ShareRead)
+    return {Stamped: take} | dict.fromkeys((*sent, *of_shares, *by_number), receive)
+
+
+def _is_of_request(publication: Publication) -> bool:
+    """Return True for a request or an answer: its publisher waits for the answer or for nothing."""
+    item = unpack_item(publication.packed_payload)
+    return isinstance(item, TypedPayload) and bool(item.request)
 
 
 def refuse_other(session: SocketSession) -> Handler:

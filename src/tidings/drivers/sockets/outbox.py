@@ -100,6 +100,10 @@ class Outbox:
         """The bytes in `chunks`."""
         self.on_waiting: Callable[[], None] = lambda: None
         """Called at the first message of a turn; `finish_turn` ends the turn."""
+        self.confirms_late = False
+        """True while a confirmation that nobody waits for may be added: it leaves with what is sent next."""
+        self.on_late: Callable[[], None] = lambda: None
+        """Called when only such a confirmation waits, which must leave some time."""
         self.dropped = 0
         """Events dropped since the start."""
         self.taken_bytes = 0
@@ -237,8 +241,11 @@ class Outbox:
             if held is not None:
                 self._close_all()  # events that were added before the held one leave before it
             self._confirm = confirm
-            self._begin_turn()
         self._confirmed_to = confirm.last
+        if not self.confirms_late:
+            self._begin_turn()
+        elif not self._in_turn:
+            self.on_late()
 
     def _add_passed(self, passed: Passed) -> None:
         if len(self._passed) >= MAX_PASSED_RANGES:

@@ -29,6 +29,8 @@ HANDSHAKE_SECONDS = 5.0
 MAX_REASON_CHARACTERS = 1000
 BACKLOG_BYTES = 256 * 1024
 """`drained` waits while more than this is unsent."""
+LATE_SECONDS = 0.005
+"""How long a confirmation that nobody waits for may wait for company."""
 STALL_SECONDS = 10.0
 """A session that may drop nothing ends when too much waits and its peer has read nothing for this long."""
 
@@ -107,6 +109,8 @@ class SocketSession:
         self._handlers: Mapping[type, Handler] = {}
         self._other: Handler = self._take_first
         outbox.on_waiting = self._schedule_flush
+        outbox.on_late = self._schedule_late_flush
+        self._late_flush: asyncio.TimerHandle | None = None
         self.send: Callable[[Message], None] = outbox.add
         """Queues a message, which leaves at the end of this turn of the loop. It is the outbox's method, for speed."""
         self._waiters: list[asyncio.Future[None]] = []
@@ -193,6 +197,14 @@ class SocketSession:
     def _schedule_flush(self) -> None:
         self._loop.call_soon(self.flush)
 
+    def _schedule_late_flush(self) -> None:
+        if self._late_flush is None:
+            self._late_flush = self._loop.call_later(LATE_SECONDS, self._flush_late)
+
+    def _flush_late(self) -> None:
+        self._late_flush = None
+        self.flush()
+
     async def drained(self, below_bytes: int = BACKLOG_BYTES) -> None:
         """Wait until no more than that is unsent, or the session has ended."""
         while self.state is SessionState.UP and (self.paused or self.outbox.size_bytes > below_bytes):
@@ -266,8 +278,9 @@ class SocketSession:
         self.state = SessionState.ENDED
         self._handlers = {}
         self._other = self.send = self._ignore
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
+        for timer in (self._stall_timer, self._late_flush):
+            if timer is not None:
+                timer.cancel()
         self._settle()
         self._wake()
         if not self.silent:

@@ -32,18 +32,27 @@ class Point(Enum):
 
 
 class CrashPoints:
-    """The crashes of one run. By `until_ns` every node is up again."""
+    """The crashes of one run. By `until_ns` every node is up again. The shorter turns are, the more of what happens in
+    one instant is in different ones."""
 
-    def __init__(self, network: SimulatedNetwork, names: Iterable[str], until_ns: int) -> None:
+    def __init__(
+        self,
+        network: SimulatedNetwork,
+        names: Iterable[str],
+        until_ns: int,
+        *,
+        longest_turn_ns: int = LONGEST_TURN_NS,
+    ) -> None:
         self._network = network
         self._random = Random(f"{network.seed}:crash points")
         self._until_ns = until_ns
+        self._longest_turn_ns = longest_turn_ns
         self.crashes = dict.fromkeys(Point, 0)
         for name in names:
             network.nodes[name].crash_points = self
 
     def turn_ns(self) -> int:
-        return self._random.randrange(LONGEST_TURN_NS)
+        return self._random.randrange(self._longest_turn_ns)
 
     def draw(self) -> Point | None:
         """Return where the node crashes in the critical turn that ends now; None if it does not."""

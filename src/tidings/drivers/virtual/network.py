@@ -72,6 +72,16 @@ class SimulatedNetwork:
         if self.connections is not None:
             self.connections.attach(client, broker)
 
+    def move(self, client: str, broker: str, moved: Callable[[], None]) -> None:
+        """Connect a client to another broker; `moved` tells it, while it has no connection."""
+        assert self.connections is not None, "only with streams"
+        before = self._broker_of[client]
+        self.connections.disconnect(before, client)
+        self._attached[before].remove(client)
+        moved()
+        self.attach(client, broker)
+        self._settle(client, broker)
+
     def start(self) -> None:
         for node in self.nodes.values():
             node.start()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import NamedTuple
 
+from tidings.core.events.payload import PayloadItem, TypedPayload
 from tidings.core.filters.language.predicates import Scalar
 from tidings.scenarios.file.schema import (
     Attribute,
@@ -16,6 +17,8 @@ from tidings.scenarios.file.schema import (
     Publisher,
 )
 from tidings.scenarios.file.times import nanoseconds
+
+NS_PER_MS = 1_000_000
 
 
 class DueEvent(NamedTuple):
@@ -43,6 +46,15 @@ def arrivals(plan: Publisher, seed: int, end_ns: int) -> Iterator[DueEvent]:
         topic = topics[0] if len(topics) == 1 else random.choice(topics)
         yield DueEvent(due_ns, topic, attributes)
         number += 1
+
+
+def lifetime_ns(plan: Publisher) -> int:
+    """Return how long the publisher's events may be shown; 0: without limit."""
+    return 0 if plan.expires_ms == 0 else max(round(plan.expires_ms * NS_PER_MS), 1)
+
+
+def scenario_payload(data: bytes, published_at: int, lifetime_ns: int) -> PayloadItem:
+    return TypedPayload(data, expires_at=published_at + lifetime_ns) if lifetime_ns else data
 
 
 def _sampler(attribute: Attribute, random: Random) -> Callable[[], Scalar]:

@@ -12,6 +12,7 @@ from tidings.core.errors import AttributeValueError, FilterError, ScenarioError,
 from tidings.core.events.event import check_attributes, check_not_reserved, make_publication
 from tidings.core.events.topics import TopicPattern, check_topic
 from tidings.core.filters.language.predicates import Scalar
+from tidings.scenarios.file.arrivals import lifetime_ns, scenario_payload
 from tidings.scenarios.file.check_nodes import (
     Nodes,
     check_before_end,
@@ -21,6 +22,8 @@ from tidings.scenarios.file.check_nodes import (
     check_servers,
     check_sites,
 )
+from tidings.scenarios.file.check_shares import check_shares
+from tidings.scenarios.file.check_starts import check_starts
 from tidings.scenarios.file.decode import join, number
 from tidings.scenarios.file.ordering import check_ordering
 from tidings.scenarios.file.schema import (
@@ -59,6 +62,8 @@ def check_scenario(scenario: Scenario) -> None:
     for index, subscriber in enumerate(scenario.subscribers):
         _check_subscriber(subscriber, f"subscriber[{index}]", checked_filters)
         _check_before_close(subscriber, scenario, f"subscriber[{index}].subscribe_at_s")
+    check_shares(scenario)
+    check_starts(scenario)
     check_servers(scenario, nodes)
     check_ordering(scenario, nodes.brokers)
     check_sites(scenario, nodes)
@@ -133,7 +138,8 @@ def _check_largest_event(publisher: Publisher, path: str) -> None:
         name: _largest_value(attribute) for name, attribute in publisher.attributes.items()
     }
     try:
-        make_publication(publisher.name, 0, 0, topic, attributes, bytes(publisher.size_bytes), 0)
+        payload = scenario_payload(bytes(publisher.size_bytes), 2**62, lifetime_ns(publisher))
+        make_publication(publisher.name, 0, 0, topic, attributes, payload, 0)
     except AttributeValueError as error:
         raise ScenarioError(f"{path}: {error}") from None
 
@@ -173,6 +179,8 @@ def _check_subscriber(subscriber: SubscriberTable, path: str, checked_filters: s
     if subscriber.filter is not None and subscriber.filter not in checked_filters:
         _check_filter(subscriber.filter, f"{path}.filter")
         checked_filters.add(subscriber.filter)
+    if subscriber.work_ms is not None:
+        _check_delay(subscriber.work_ms, f"{path}.work_ms")
     subscription_timeline(subscriber, path)
 
 

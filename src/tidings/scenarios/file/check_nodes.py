@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tidings.core.errors import ScenarioError
+from tidings.scenarios.file.archives import ARCHIVE_PREFIX
 from tidings.scenarios.file.decode import listed, number
 from tidings.scenarios.file.links import unordered
-from tidings.scenarios.file.order_nodes import NODE_PREFIX, is_order_node
+from tidings.scenarios.file.order_nodes import NODE_PREFIX
 from tidings.scenarios.file.ordering import plan_ordering
 from tidings.scenarios.file.schema import (
     Fault,
@@ -67,8 +68,9 @@ def broker_summary(brokers: Sequence[str]) -> list[str]:
 
 
 def _claim(places: dict[str, str], name: str, path: str, place: str) -> None:
-    if is_order_node(name):
-        raise ScenarioError(f"{path}: '{name}': node names must not start with '{NODE_PREFIX}'")
+    for prefix in (NODE_PREFIX, ARCHIVE_PREFIX):
+        if name.startswith(prefix):
+            raise ScenarioError(f"{path}: '{name}': node names must not start with '{prefix}'")
     if name in places:
         raise ScenarioError(f"{path}: duplicate node id '{name}', already the name of {places[name]}")
     places[name] = place

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tidings.scenarios.file.archives import PlannedArchive, archive_seats, plan_archives
 from tidings.scenarios.file.faults import PlannedFault, plan_faults
 from tidings.scenarios.file.links import Links, site_of_nodes
 from tidings.scenarios.file.ordering import PlannedOrdering, plan_ordering
-from tidings.scenarios.file.schema import Order, Publisher, Scenario, SubscriberTable
+from tidings.scenarios.file.schema import Order, Publisher, Scenario, Start, SubscriberTable
+from tidings.scenarios.file.shares import PlannedShare, plan_share
 from tidings.scenarios.file.timeline import Step, subscription_timeline
 from tidings.scenarios.file.topology import Topology, build_topology
 from tidings.scenarios.file.workload import generate_clients
@@ -27,6 +29,9 @@ class PlannedSubscriber:
     filter: str | None
     order: Order
     timeline: tuple[Step, ...]
+    share: PlannedShare | None = None
+    """Its durable subscription or group."""
+    start: Start = "new"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,8 @@ class RunPlan:
     sites: Mapping[str, str]
     ordering: PlannedOrdering | None = None
     """Which servers number which topics; None if nothing is ordered."""
+    archives: tuple[PlannedArchive, ...] = ()
+    """What brokers keep for subscribers that start with history."""
 
     @property
     def seats(self) -> dict[str, str]:
@@ -58,6 +65,7 @@ def expand(scenario: Scenario) -> RunPlan:
     seats |= {subscriber.name: subscriber.at for subscriber in subscribers}
     sites = site_of_nodes(scenario.sites, seats)
     ordering = plan_ordering(scenario, topology.brokers)
+    archives = plan_archives(subscribers)
     return RunPlan(
         scenario=scenario,
         topology=topology,
@@ -65,10 +73,11 @@ def expand(scenario: Scenario) -> RunPlan:
         subscribers=tuple(
             _planned_subscriber(subscriber, index) for index, subscriber in enumerate(subscribers)
         ),
-        links=Links(scenario.network, scenario.links, scenario.sites, seats),
+        links=Links(scenario.network, scenario.links, scenario.sites, seats | archive_seats(archives)),
         faults=plan_faults(scenario, sites, seats, ordering),
         sites=sites,
         ordering=ordering,
+        archives=archives,
     )
 
 
@@ -87,4 +96,6 @@ def _planned_subscriber(subscriber: SubscriberTable, index: int) -> PlannedSubsc
         filter=subscriber.filter,
         order=subscriber.order,
         timeline=subscription_timeline(subscriber, f"subscriber[{index}]"),
+        share=plan_share(subscriber),
+        start=subscriber.start,
     )

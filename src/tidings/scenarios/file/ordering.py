@@ -127,6 +127,9 @@ def _publications(scenario: Scenario) -> Iterator[tuple[str, str]]:
     for index, publisher in enumerate(scenario.publishers):
         for position, topic in enumerate(publisher.topics):
             yield f"publisher[{index}].topics[{position}]", topic
+    for index, subscriber in enumerate(scenario.subscribers):
+        if subscriber.dead_letter is not None:
+            yield f"subscriber[{index}].dead_letter", subscriber.dead_letter
 
 
 # --- Checks

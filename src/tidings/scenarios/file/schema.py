@@ -39,6 +39,8 @@ AttributeScalar = bool | AttributeInteger | float | str
 TopicNames = Annotated[tuple[str, ...], Meta(min_length=1)]
 
 Order = Literal["none", "fifo", "causal", "total"]
+Ack = Literal["auto", "manual"]
+Start = Literal["new", "earliest"]
 Arrival = Literal["poisson", "periodic"]
 Mode = Literal[BrokerMode, "peers"]
 
@@ -237,6 +239,8 @@ class Publisher(Table, frozen=True, kw_only=True):
     start_s: Seconds = 0.0
     arrival: Arrival = "poisson"
     size_bytes: SizeBytes = 128
+    expires_ms: Milliseconds = 0.0
+    """How long its events may be shown; 0: without limit."""
     attributes: dict[str, Attribute] = {}
 
 
@@ -257,6 +261,16 @@ class SubscriberTable(Table, frozen=True, kw_only=True):
     subscribe_at_s: Seconds = 0.0
     changes: tuple[Change, ...] = ()
     unsubscribe_at_s: Seconds | None = None
+    durable: str | None = None
+    group: str | None = None
+    group_by: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    ack: Ack = "auto"
+    work_ms: Delay | None = None
+    start: Start = "new"
+    max_unacked: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    max_deliveries: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    dead_letter: str | None = None
+    keep_for_s: PositiveSeconds | None = None
 
 
 # Faults. `until_s` None: until `duration_s`.

@@ -10,17 +10,19 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from tidings.core.client.application import ORDERED, Application
+from tidings.core.client.application import Application
 from tidings.core.errors import OrderError
 from tidings.core.events.event import Publication, source_text
-from tidings.core.events.subscription import Order, Subscription
+from tidings.core.events.subscription import ORDERED, Order, Subscription
 from tidings.core.facts import EventsGivenUp, Misbehaviour, PublicationConfirmed, PublicationNumbered
 from tidings.core.overlay.modes import GUARANTEED
 from tidings.scenarios.actor import Actor, Window
-from tidings.scenarios.file.arrivals import DueEvent, arrivals
+from tidings.scenarios.file.arrivals import DueEvent, arrivals, lifetime_ns, scenario_payload
 from tidings.scenarios.file.times import NS_PER_S, nanoseconds
+from tidings.scenarios.history_actor import HistoryActor
 from tidings.scenarios.live import facts as words
 from tidings.scenarios.live.facts import PublisherWork, SubscriberWork
+from tidings.scenarios.live.history import read_history
 from tidings.scenarios.live.link import ClientRole, LiveLink, report
 from tidings.scenarios.resuming_actor import ResumingActor
 
@@ -36,6 +38,7 @@ class LivePublisher(ClientRole):
         self._arrivals = arrivals(work.plan, seed, end_ns)
         self._end_ns = end_ns
         self._payload = bytes(work.plan.size_bytes)
+        self._lifetime_ns = lifetime_ns(work.plan)
         self._published = self._confirmed = 0
 
     async def run(self) -> None:
@@ -54,12 +57,17 @@ class LivePublisher(ClientRole):
         leaves at the end of this turn of the loop, if there is room for it."""
         _, topic, attributes = arrival
         now, sequence = self.go.now, self.link.session.next_sequence
-        line = words.PublishedReport(self._source, sequence, topic, attributes, len(self._payload), now)
+        expires_ns = now + self._lifetime_ns if self._lifetime_ns else None
+        line = words.PublishedReport(
+            self._source, sequence, topic, attributes, len(self._payload), now, expires_ns
+        )
         ordered = self.link.numbers(topic)
         if not ordered:
             report(line)
+        published_at = self.go.wall_ns + now
+        payload = scenario_payload(self._payload, published_at, self._lifetime_ns)
         try:
-            self.link.application.publish(topic, attributes, self._payload, self.go.wall_ns + now)
+            self.link.application.publish(topic, attributes, payload, published_at)
         except OrderError:
             return  # too many events wait; a real application gets this error
         self._published = sequence
@@ -82,6 +90,24 @@ class LivePublisher(ClientRole):
                 self.link.application.fail_if_sent(sequence, "the connection was lost")
 
 
+async def follow(
+    role: ClientRole, work: SubscriberWork, change: Callable[[tuple[str, ...] | None], None]
+) -> None:
+    """Follow a subscriber's timeline; after a restart, skip to the last step that is due."""
+    timeline, taken, topics = work.timeline, work.done, work.topics
+    while taken < len(timeline) and nanoseconds(timeline[taken].at_s) <= role.go.now:
+        topics = timeline[taken].topics
+        taken += 1
+    if topics is not None or taken > work.done:
+        change(topics)
+    for _ in range(work.done, taken):
+        report(words.StepTaken(role.name))
+    for step in timeline[taken:]:
+        await role.until(nanoseconds(step.at_s))
+        change(step.topics)
+        report(words.StepTaken(role.name))
+
+
 class LiveSubscriber(ClientRole):
     """Hosts the actor of a live subscriber."""
 
@@ -90,25 +116,15 @@ class LiveSubscriber(ClientRole):
         self._work = work
         self.reached = work.reached
         self._order = Order(work.order)
-        self._begins_anew = self._order in ORDERED and not work.kept
+        self._begins_anew = not work.kept and (self._order in ORDERED or work.start != "new")
         self.actor: Actor | None = None
         """None until the client is open."""
+        self._reading: asyncio.Task[None] | None = None
+        """Reads its history."""
 
     async def run(self) -> None:
-        """Follow the timeline; after a restart, skip to the last step that is due."""
         assert self.actor is not None, "the client is open"
-        timeline, taken, topics = self._work.timeline, self._work.done, self._work.topics
-        while taken < len(timeline) and nanoseconds(timeline[taken].at_s) <= self.go.now:
-            topics = timeline[taken].topics
-            taken += 1
-        if topics is not None or taken > self._work.done:
-            self.actor.change(topics)
-        for _ in range(self._work.done, taken):
-            report(words.StepTaken(self.name))
-        for step in timeline[taken:]:
-            await self.until(nanoseconds(step.at_s))
-            self.actor.change(step.topics)
-            report(words.StepTaken(self.name))
+        await follow(self, self._work, self.actor.change)
 
     def on_open(self) -> None:
         """Make the actor. After a crash, restore its windows and end subscriptions that its broker may still know and
@@ -130,6 +146,8 @@ class LiveSubscriber(ClientRole):
     def _make_actor(self) -> Actor:
         work, order = self._work, self._order
         made, begun = work.made, work.begun
+        if work.start != "new":
+            return HistoryActor(self, work.name, work.filter, order, made=made)
         if order not in ORDERED or not work.kept:
             return Actor(self, work.name, work.filter, order, kept=work.kept, made=made, begun=begun)
         crashed_at = None if work.crashed_ns is None else self.go.wall_ns + work.crashed_ns
@@ -167,7 +185,11 @@ class LiveSubscriber(ClientRole):
         subscription = window.subscription
         report(
             words.Requested(
-                self.name, subscription.id, subscription.topics, self._since_start(window.requested_at)
+                self.name,
+                subscription.id,
+                subscription.topics,
+                self._since_start(window.requested_at),
+                window.start,
             )
         )
 
@@ -188,6 +210,10 @@ class LiveSubscriber(ClientRole):
             return
         published_ns = self._since_start(publication.published_at)
         times = (published_ns, self.go.now)
+        expires_at = publication.expires_at
+        if expires_at is not None and times[1] > self._since_start(expires_at):
+            report(words.ExpiredReport(self.name, subscription, source, sequence, published_ns))
+            return
         report(
             words.DeliveredReport(self.name, subscription, source, sequence, *times, late, by, self.reached)
         )
@@ -201,6 +227,13 @@ class LiveSubscriber(ClientRole):
 
     def not_resumed(self) -> None:
         log.warning("%s did not resume after its crash", self.name)
+
+    def read_history(self, subscription: Subscription, reading: int) -> None:
+        assert isinstance(self.actor, HistoryActor)
+        self._reading = asyncio.create_task(read_history(self.link, self.actor, subscription))
+
+    def gap(self, reason: str) -> None:
+        log.warning("%s goes on after a gap: %s", self.name, reason)
 
     def broken(self, reason: str) -> None:
         report(words.Broken(self.name, reason))

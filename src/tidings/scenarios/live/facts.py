@@ -15,7 +15,8 @@ import msgspec
 from tidings.core.client.bookmark import Reached
 from tidings.core.ordering.subscriber import Patience
 from tidings.drivers.address import Address
-from tidings.scenarios.file.schema import Order, Publisher
+from tidings.scenarios.file.schema import Order, Publisher, Start
+from tidings.scenarios.file.shares import PlannedShare
 from tidings.scenarios.file.timeline import Step
 
 Interval = tuple[int, int]
@@ -56,9 +57,14 @@ class SubscriberWork(msgspec.Struct, frozen=True):
     resume_points: Mapping[str, Mapping[str, int]] = {}
     """Subscription -> source -> the last sequence that it was shown, as its disk would hold it."""
     topics: tuple[str, ...] | None = None
-    """With an order that begins anew: the topics to subscribe to."""
+    """If it begins anew, and of a durable subscription or group: the topics to subscribe to."""
     entries: tuple[str, ...] = ()
-    """With an order that begins anew: earlier subscriptions that its broker may still know (`EntriesReport`)."""
+    """If it begins anew: earlier subscriptions that its broker may still know (`EntriesReport`)."""
+    share: PlannedShare | None = None
+    """Its durable subscription or group."""
+    position: int = 0
+    """Of a durable subscription or group: how many events it was given."""
+    start: Start = "new"
 
 
 class PublisherWork(msgspec.Struct, frozen=True):
@@ -120,6 +126,7 @@ class PublishedReport(Report, frozen=True, gc=False):
     attributes: dict[str, Any]
     size_bytes: int
     at_ns: int
+    expires_ns: int | None = None
 
 
 class Confirmed(Report, frozen=True, gc=False):
@@ -136,6 +143,7 @@ class Requested(Report, frozen=True, gc=False):
     subscription: str
     topics: tuple[str, ...]
     at_ns: int
+    start: str | None = None
 
 
 class StepTaken(Report, frozen=True, gc=False):
@@ -178,6 +186,52 @@ class DeliveredReport(Report, frozen=True, gc=False):
     """With an order that resumes: the subscriber's position after this event."""
 
 
+class HandedReport(Report, frozen=True, gc=False):
+    """A durable subscriber or a member of a group has the next event, at its next position."""
+
+    subscriber: str
+    subscription: str
+    source: str
+    sequence: int
+    at_ns: int
+    attempt: int
+    out_of_order: bool = False
+
+
+class AcknowledgedReport(Report, frozen=True, gc=False):
+    """Its application is done with the event at that position."""
+
+    subscriber: str
+    position: int
+    at_ns: int
+
+
+class AnsweredReport(Report, frozen=True, gc=False):
+    """Its broker has answered the acknowledgement."""
+
+    subscriber: str
+    position: int
+    accepted: bool
+
+
+class DetachedReport(Report, frozen=True, gc=False):
+    """It has left its durable subscription or group, for now."""
+
+    subscriber: str
+    subscription: str
+    at_ns: int
+
+
+class ExpiredReport(Report, frozen=True, gc=False):
+    """An event came after it had expired, and was not shown."""
+
+    subscriber: str
+    subscription: str
+    source: str
+    sequence: int
+    published_ns: int
+
+
 class MissedReport(Report, frozen=True, gc=False):
     """A broker reported that it dropped this range of a source's events."""
 
@@ -195,7 +249,7 @@ class StampedReport(Report, frozen=True, gc=False):
 
 
 class EntriesReport(Report, frozen=True, gc=False):
-    """Lists the names of all subscriptions in the service of a subscriber whose order begins anew after a crash."""
+    """Lists the names of all subscriptions in the service of a subscriber that begins anew after a crash."""
 
     subscriber: str
     entries: tuple[str, ...]
@@ -224,6 +278,11 @@ AnyFact = (
     | Cancelled
     | Ended
     | DeliveredReport
+    | HandedReport
+    | AcknowledgedReport
+    | AnsweredReport
+    | DetachedReport
+    | ExpiredReport
     | MissedReport
     | StampedReport
     | EntriesReport

@@ -21,6 +21,7 @@ from tidings.scenarios.file.expand import PlannedSubscriber
 from tidings.scenarios.file.ordering import ORDERS
 from tidings.scenarios.live import facts as words
 from tidings.scenarios.live.facts import KeptSubscription, SubscriberWork
+from tidings.scenarios.live.share_ledger import ShareLedger
 from tidings.scenarios.trace.writer import TraceWriter
 
 NEVER = 2**63 - 1
@@ -75,8 +76,14 @@ class SubscriberProgress:
     def ordered(self) -> bool:
         return self.plan.order in ORDERS
 
-    def work(self, *, keep_resume_points: bool) -> SubscriberWork:
-        """Return what it still has to do; without resume points, it has forgotten what it was shown."""
+    @property
+    def begins_anew(self) -> bool:
+        """True if its subscription ends with a crash."""
+        return not self.kept and (self.ordered or self.plan.start != "new")
+
+    def work(self, *, keep_resume_points: bool, position: int = 0) -> SubscriberWork:
+        """Return what it still has to do; without resume points, it has forgotten what it was shown. `position`: with a
+        durable subscription or group, how many events it was given."""
         plan = self.plan
         work = SubscriberWork(
             plan.name,
@@ -87,8 +94,11 @@ class SubscriberProgress:
             done=self.steps,
             made=len(self.accounts),
             kept=self.kept,
+            start=plan.start,
         )
-        if self.ordered and not self.kept:
+        if plan.share is not None:
+            return structs.replace(work, topics=self._topics, share=plan.share, position=position)
+        if self.begins_anew:
             return structs.replace(work, topics=self._topics, entries=self.entries)
         accounts = [*self.accounts.values()][self.forgotten :]
         if self.kept and accounts:
@@ -109,7 +119,7 @@ class SubscriberProgress:
     def crashed(self, at_ns: int) -> list[Account]:
         """Note the crash; return the accounts that end with it."""
         self.crashed_ns = at_ns
-        if not self.ordered:
+        if not (self.ordered or self.begins_anew):
             return []
         accounts = [*self.accounts.values()]
         return accounts[: self.forgotten] if self.kept else accounts
@@ -117,6 +127,10 @@ class SubscriberProgress:
     @property
     def _topics(self) -> tuple[str, ...] | None:
         return self.plan.timeline[self.steps - 1].topics if self.steps > self.broken_after else None
+
+
+def _is_kept(plan: PlannedSubscriber, *, keeps: bool, resumes: bool) -> bool:
+    return plan.start == "new" and (resumes if plan.order in ORDERS else keeps)
 
 
 class RunLedger:
@@ -131,7 +145,9 @@ class RunLedger:
         resumes: bool = False,
     ) -> None:
         self.subscribers = {
-            plan.name: SubscriberProgress(plan, kept=resumes if plan.order in ORDERS else keeps)
+            plan.name: SubscriberProgress(
+                plan, kept=plan.start == "new" and (resumes if plan.order in ORDERS else keeps)
+            )
             for plan in subscribers
         }
         self.missed = 0
@@ -142,6 +158,7 @@ class RunLedger:
         self.broken: list[str] = []
         """Subscribers whose order broke, and why."""
         self._writer = writer
+        self._shares = ShareLedger(writer, subscribers)
         self._unconfirmed: set[str] = set()
         self._unaccepted: set[tuple[str, str]] = set()
         self._events: list[tuple[str, dict[str, Scalar], int]] = []
@@ -157,7 +174,7 @@ class RunLedger:
 
         Events of a crashed publisher that were not confirmed never will be: then this stays true.
         """
-        if self._unconfirmed or self._unaccepted:
+        if self._unconfirmed or self._unaccepted or self._shares.under_way:
             return True
         return any(self._account(*key).arrived < owed for key, owed in self._count_owed().items())
 
@@ -190,7 +207,7 @@ class RunLedger:
     def _open_accounts(self) -> Iterator[tuple[tuple[str, str], Account]]:
         for name, subscriber in self.subscribers.items():
             for account in subscriber.accounts.values():
-                if account.open:
+                if account.open and subscriber.plan.share is None:
                     yield (name, account.request.subscription), account
 
     def _account(self, subscriber: str, subscription: str) -> Account:
@@ -204,6 +221,8 @@ class RunLedger:
                 self._on_delivered(fact)
             case words.PublishedReport():
                 self._on_published(fact)
+            case words.ExpiredReport():
+                self._count_arrived(fact)
             case words.Confirmed(source, first, last, at_ns):
                 for sequence in range(first, last + 1):
                     self._writer.confirmed(f"{source}:{sequence}", at_ns)
@@ -225,26 +244,50 @@ class RunLedger:
                 raise ScenarioError(reason)
             case words.ReadyReport():
                 pass
-            case _:
+            case words.DetachedReport(subscriber, subscription):
+                self._shares.take(fact)
+                self._unaccepted.discard((subscriber, subscription))
+            case _ if not self._shares.take(fact):
                 self._on_subscription(fact)
+
+    def work(self, name: str, *, keep_resume_points: bool) -> SubscriberWork:
+        """Return what that subscriber still has to do."""
+        position = self._shares.positions.get(name, 0)
+        return self.subscribers[name].work(keep_resume_points=keep_resume_points, position=position)
 
     def crashed(self, name: str, at_ns: int) -> None:
         """Note that a client crashed. An ordered subscription that does not resume ends there."""
         subscriber = self.subscribers.get(name)
+        if subscriber is not None and subscriber.plan.share is not None:
+            self._share_crashed(name, [*subscriber.accounts], at_ns)
+            return
         for account in () if subscriber is None else subscriber.crashed(at_ns):
             subscription = account.request.subscription
             if account.cancelled_ns == NEVER:
                 self._on_subscription(words.Cancelled(name, subscription, at_ns))
             self._on_subscription(words.Ended(name, subscription))
 
+    def _share_crashed(self, name: str, subscriptions: list[str], at_ns: int) -> None:
+        if subscriptions and not self._shares.has_left(name, subscriptions[-1]):
+            self.take(words.DetachedReport(name, subscriptions[-1], at_ns))
+
     def _on_published(self, fact: words.PublishedReport) -> None:
         event_id = f"{fact.source}:{fact.sequence}"
         attributes: dict[str, Scalar] = {**fact.attributes}
         self._writer.published(
-            event_id, fact.source, fact.sequence, fact.topic, attributes, fact.size_bytes, fact.at_ns
+            event_id,
+            fact.source,
+            fact.sequence,
+            fact.topic,
+            attributes,
+            fact.size_bytes,
+            fact.at_ns,
+            None,
+            fact.expires_ns,
         )
         self._unconfirmed.add(event_id)
         self._events.append((fact.topic, attributes, fact.at_ns))
+        self._shares.published(event_id, fact.topic, attributes, fact.at_ns)
 
     def _on_subscription(self, fact: words.Report) -> None:
         self._index = None
@@ -255,6 +298,7 @@ class RunLedger:
                 self._note_reached(subscriber, reached)
                 self._unaccepted.discard((subscriber, subscription))
                 self._account(subscriber, subscription).accepted_ns = at_ns
+                self._shares.accepted(subscriber, subscription, at_ns)
                 self._writer.accepted(subscriber, subscription, at_ns)
             case words.Cancelled(subscriber, subscription, at_ns):
                 self._unaccepted.discard((subscriber, subscription))
@@ -274,8 +318,18 @@ class RunLedger:
         interest = Subscription(fact.subscription, fact.topics, plan.filter, Order(plan.order)).interest()
         subscriber.accounts[fact.subscription] = Account(fact, interest)
         self._unaccepted.add((fact.subscriber, fact.subscription))
+        share = plan.share
         self._writer.subscribed(
-            plan.name, fact.subscription, fact.topics, plan.filter, plan.order, fact.at_ns
+            plan.name,
+            fact.subscription,
+            fact.topics,
+            plan.filter,
+            plan.order,
+            fact.at_ns,
+            share_of=share.name if share is not None and share.group else None,
+            durable=None if share is None else share.durable,
+            group_by=None if share is None else share.group_by or None,
+            start=fact.start,
         )
 
     def _on_delivered(self, fact: words.DeliveredReport) -> None:
@@ -294,7 +348,11 @@ class RunLedger:
         subscriber.position += 1
         resume_points = subscriber.resume_points.setdefault(fact.subscription, {})
         resume_points[fact.source] = max(fact.sequence, resume_points.get(fact.source, 0))
-        account = subscriber.accounts[fact.subscription]
+        self._count_arrived(fact)
+
+    def _count_arrived(self, fact: words.DeliveredReport | words.ExpiredReport) -> None:
+        """Nobody waits for the event any more, whether it was shown or came too late."""
+        account = self._account(fact.subscriber, fact.subscription)
         owed = account.accepted_ns <= fact.published_ns < account.cancelled_ns
         if owed and account.first_time(fact.source, 0, fact.sequence):
             account.arrived += 1

@@ -122,6 +122,10 @@ class _AnnouncingSession:
         self.shown = session.shown
 
     @property
+    def is_connected(self) -> bool:
+        return self._session.is_connected
+
+    @property
     def next_sequence(self) -> int:
         return self._session.next_sequence
 
@@ -139,6 +143,8 @@ class LiveLink:
         self.name = name
         self.roles: list[ClientRole] = []
         self.sequencers = sequencers
+        self.connections = 0
+        """How many connections to its broker it has had."""
         self._was_connected = False
         self._closing = False
         self.application: Application
@@ -195,6 +201,7 @@ class LiveLink:
             role.on_fact(fact)
 
     def _on_connection(self, up: bool, reason: str) -> None:
+        self.connections += up
         if up and not self._was_connected:
             self._was_connected = True
             self.session.takes_runs = self.sequencers is not None

@@ -16,13 +16,15 @@ from tidings.scenarios.live import facts as words
 from tidings.scenarios.live.client import LivePublisher, LiveSubscriber
 from tidings.scenarios.live.facts import ClientWork, Go
 from tidings.scenarios.live.link import ClientRole, LiveLink, SequencerLink, report
+from tidings.scenarios.live.share_client import LiveShareSubscriber
 
 
 def make_links(work: ClientWork) -> list[LiveLink]:
     """Return one link for each name. Subscribers first: at the same instant, subscribing comes before publishing."""
     places = {one.name: one.at for one in work.subscribers}
     places |= {one.plan.name: one.plan.at for one in work.publishers}
-    lives = {one.plan.name: one.lives for one in work.publishers}
+    lives = {one.name: one.made for one in work.subscribers if one.share is not None}
+    lives |= {one.plan.name: one.lives for one in work.publishers}
     links = {}
     for name, at in places.items():
         sequencers = None
@@ -30,7 +32,11 @@ def make_links(work: ClientWork) -> list[LiveLink]:
             sequencers = SequencerLink(work.ordering, all_are_there=work.go is None)
         links[name] = LiveLink(name, work.brokers[at], lives.get(name, 0), sequencers)
     for subscriber in work.subscribers:
-        LiveSubscriber(subscriber, links[subscriber.name])
+        link = links[subscriber.name]
+        if subscriber.share is None:
+            LiveSubscriber(subscriber, link)
+        else:
+            LiveShareSubscriber(subscriber, subscriber.share, link, work.seed)
     for publisher in work.publishers:
         LivePublisher(publisher, links[publisher.plan.name], work.seed, work.end_ns)
     return list(links.values())

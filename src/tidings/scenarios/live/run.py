@@ -22,7 +22,7 @@ from tidings.bus.connect import connect
 from tidings.bus.host import ApplicationHost
 from tidings.core.errors import ConnectionFailed, ScenarioError
 from tidings.drivers.address import Address
-from tidings.drivers.processes.brokers import BrokerNetwork, BrokerProcess
+from tidings.drivers.processes.brokers import BrokerArchive, BrokerNetwork, BrokerProcess
 from tidings.drivers.processes.topology_file import check_size
 from tidings.drivers.sockets.guaranteed import store_path
 from tidings.scenarios.file.brokers import recovery_settings
@@ -30,6 +30,7 @@ from tidings.scenarios.file.expand import RunPlan, expand
 from tidings.scenarios.file.faults import PlannedFault, struck_nodes
 from tidings.scenarios.file.modes import check_available
 from tidings.scenarios.file.order_nodes import host_of, order_node
+from tidings.scenarios.file.ordering import ORDERS
 from tidings.scenarios.file.schema import (
     LinkFault,
     LossFault,
@@ -81,6 +82,12 @@ def check_wall_time(plan: RunPlan, notice: Notice) -> None:
     for key, value in _link_keys(scenario):
         if value:
             raise ScenarioError(f"{key}: not available in real time{_except(key)}; use `tidings sim`")
+    for index, subscriber in enumerate(scenario.subscribers):
+        if subscriber.start != "new" and subscriber.order in ORDERS:
+            raise ScenarioError(
+                f'subscriber[{index}].start: "{subscriber.start}" with order "{subscriber.order}" is not available in '
+                "real time, where a broker's archive has no order; use `tidings sim`"
+            )
     for index, fault in enumerate(scenario.faults):
         if isinstance(fault, SlowFault | LossFault):
             kind = "slow" if isinstance(fault, SlowFault) else "loss"
@@ -146,7 +153,7 @@ class Conductor:
         self._lives: dict[str, int] = {}
         self._data = data
         self._stage = stage or ProcessFactory()
-        brokers = () if plan.ordering is None else plan.ordering.brokers
+        brokers = self._order_brokers = () if plan.ordering is None else plan.ordering.brokers
         addresses = self._stage.addresses([*plan.topology.brokers, *map(order_node, brokers)])
         self._network = self._make_network(addresses)
         self.ordering = self._make_ordering(addresses)
@@ -162,6 +169,11 @@ class Conductor:
             recovery_settings(scenario.recovery),
             data=self._data,
             loss=None if isinstance(loss, NoLoss) else loss,
+            sequencers=[addresses[order_node(name)] for name in self._order_brokers],
+            archives={
+                archive.broker: BrokerArchive(self._data / "archives" / archive.broker, archive.topics)
+                for archive in self.plan.archives
+            },
         )
 
     def _make_ordering(self, addresses: Mapping[str, Address]) -> LiveOrdering | None:
@@ -225,9 +237,7 @@ class Conductor:
         """Return a function that tells what the process's clients have to do, called whenever it starts."""
         chosen = frozenset(names)
         publishers = [plan for plan in self.plan.publishers if plan.name in chosen]
-        subscribers = [
-            self.ledger.subscribers[plan.name] for plan in self.plan.subscribers if plan.name in chosen
-        ]
+        subscribers = [plan.name for plan in self.plan.subscribers if plan.name in chosen]
         addresses = {name: broker.address for name, broker in self._network.brokers.items()}
 
         def make(keeps_state: bool) -> ClientWork:
@@ -240,7 +250,10 @@ class Conductor:
                 self.duration_ns,
                 addresses,
                 works,
-                tuple(one.work(keep_resume_points=keeps_state and self.guaranteed) for one in subscribers),
+                tuple(
+                    self.ledger.work(name, keep_resume_points=keeps_state and self.guaranteed)
+                    for name in subscribers
+                ),
                 self._go,
                 None if self.ordering is None else self.ordering.work,
             )
@@ -289,7 +302,7 @@ class Conductor:
         try:
             async with asyncio.timeout(LINKS_TIMEOUT_S), AsyncExitStack() as stack:
                 for broker in self._network.brokers.values():
-                    bus = await stack.enter_async_context(connect(broker.url))
+                    bus = await stack.enter_async_context(connect(broker.url).without_order())
                     await linked(bus, broker)
                 if self.ordering is not None:
                     await self.ordering.until_ready()

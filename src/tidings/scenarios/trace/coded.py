@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from tidings.core.errors import TraceError
 from tidings.core.events.subscription import Order
 from tidings.scenarios.trace.interests import Interests
+from tidings.scenarios.trace.shares import SharedSubscriptions
 from tidings.scenarios.trace.tables import table_text
 
 Array = npt.NDArray[np.int64]
@@ -47,11 +48,16 @@ class Events:
         self.sequence_rank = _ranks(_longs(published["sequence"])[self.row])
         self.ordinal = _ordinals(self.source)
         self.confirmed_at = _longs(published["confirmed_ns"].fill_null(NEVER))[self.row]
+        self.expires_at = _longs(published["expires_ns"].fill_null(NEVER))[self.row]
         self.ids = published["event_id"].combine_chunks().take(pa.array(self.row))
         self.source_names: list[str] = pc.unique(published["source"]).to_pylist()
 
     def __len__(self) -> int:
         return len(self.row)
+
+    @property
+    def any_expire(self) -> bool:
+        return bool((self.expires_at != NEVER).any())
 
     def name(self, event: int) -> str:
         text: str = self.ids[int(event)].as_py()
@@ -76,6 +82,7 @@ class Events:
         few.__dict__.pop("by_source", None)
         few.row, few.at, few.topic = self.row[numbers], self.at[numbers], self.topic[numbers]
         few.sequence_rank, few.confirmed_at = self.sequence_rank[numbers], self.confirmed_at[numbers]
+        few.expires_at = self.expires_at[numbers]
         sources, few.source = np.unique(self.source[numbers], return_inverse=True)
         few.source_names = [self.source_names[source] for source in sources]
         few.ordinal = _ordinals(few.source)
@@ -84,7 +91,11 @@ class Events:
 
 
 class CodedSubscriptions:
-    """Holds the rows of `subscribed`. Subscribers are numbered as they appear there, then as in `others`."""
+    """Holds the rows of `subscribed`. Subscribers are numbered as they appear there, then as in `others`.
+
+    `accepted` and `cancelled` are those of what a row shares with others (see `shares`): only its first row, the
+    account, is accepted and owed something. `ended` says that nobody is there any more to get what is under way.
+    """
 
     def __init__(
         self, subscribed: Any, others: Sequence[str] = (), directory: Path | str | None = None
@@ -98,8 +109,11 @@ class CodedSubscriptions:
         self.names: list[str] = subscribed["subscription"].to_pylist()
         self.subscriber = self.numbers_of(subscribed["subscriber"])
         self.requested = _longs(subscribed["requested_ns"])
-        self.accepted = _longs(subscribed["accepted_ns"].fill_null(NEVER))
-        self.cancelled = _longs(subscribed["cancelled_ns"].fill_null(NEVER))
+        accepted = _longs(subscribed["accepted_ns"].fill_null(NEVER))
+        cancelled = _longs(subscribed["cancelled_ns"].fill_null(NEVER))
+        self.shares = SharedSubscriptions(subscribed, self.requested, accepted, cancelled, NEVER)
+        self.accepted, self.cancelled = self.shares.accepted, self.shares.cancelled
+        self.account, self.ended = self.shares.account, self.shares.ended
         self.order: list[str] = subscribed["order"].to_pylist()
         self._check_orders(directory)
         self._distinct = pa.array(sorted(set(self.names)), pa.string())
@@ -117,6 +131,15 @@ class CodedSubscriptions:
 
     def describe(self, row: int) -> str:
         return f"{self.subscriber_names[self.subscriber[row]]}/{self.names[row]}"
+
+    @cached_property
+    def viewer_names(self) -> list[str]:
+        """Names of the subscribers and then, for each row, of what it shares (see `Coded.viewer`)."""
+        return [*self.subscriber_names, *map(self.shares.name, range(len(self)))]
+
+    def describe_account(self, row: int) -> str:
+        """Return the name of the share or, of a plain subscription, whose it is."""
+        return self.shares.name(row) or f"subscription {self.describe(row)}"
 
     def _check_orders(self, directory: Path | str | None) -> None:
         """Reject unknown orders: no checker would look at them."""
@@ -154,6 +177,9 @@ class Deliveries(NamedTuple):
     position: Array
     at: Array
     out_of_order: Mask
+    attempt: Array
+    done: Array
+    """When it was done; NEVER if it was not."""
 
 
 class Coded:
@@ -184,6 +210,13 @@ class Coded:
         self.position = deliveries.position
         self.at = deliveries.at
         self.out_of_order = deliveries.out_of_order
+        self.done = deliveries.done
+        # Subscription -1 picks the appended value.
+        self.account = np.append(subscriptions.account, -1)[deliveries.subscription]
+        self.durable = np.append(subscriptions.shares.durable, False)[deliveries.subscription]
+        self.in_group = np.append(subscriptions.shares.group, False)[deliveries.subscription]
+        self.attempt = np.where(self.durable | self.in_group, deliveries.attempt, 1)
+        """Of a plain subscription every delivery is the first, or a duplicate."""
         self._unknown_id = unknown_id
 
     @classmethod
@@ -215,10 +248,34 @@ class Coded:
         return np.lexsort((self.position, self.subscriber)).astype(np.int64)
 
     @cached_property
+    def viewer(self) -> Array:
+        """Who sees the deliveries in order: their subscriber, or the durable subscription whoever is attached to it."""
+        durable = len(self.subscriptions.subscriber_names) + self.account
+        return np.where(self.durable, durable, self.subscriber)
+
+    @cached_property
+    def by_viewer(self) -> Array:
+        """Delivery rows by viewer, in the order in which it saw them: attachment by attachment, by position."""
+        if not self.durable.any():
+            return self.by_position
+        attachment = np.append(self.subscriptions.shares.attachment, 0)[self.subscription]
+        attachment = np.where(self.durable, attachment, 0)
+        return np.lexsort((self.position, attachment, self.viewer)).astype(np.int64)
+
+    @cached_property
     def delivered_keys(self) -> Array:
-        """`subscription row * events + event` of all deliveries, ascending and distinct."""
-        known = (self.subscription >= 0) & (self.event >= 0)
-        return distinct_sorted(self.subscription[known] * len(self.events) + self.event[known])
+        """`account * events + event` of all deliveries, ascending and distinct."""
+        return self.keys_of(self.known)
+
+    @cached_property
+    def known(self) -> Mask:
+        """Which deliveries are those of a subscription that was made, of an event that was published."""
+        known: Mask = (self.subscription >= 0) & (self.event >= 0)
+        return known
+
+    def keys_of(self, deliveries: Mask) -> Array:
+        """Return `account * events + event` of these known deliveries, ascending and distinct."""
+        return distinct_sorted(self.account[deliveries] * len(self.events) + self.event[deliveries])
 
     def number(self, row: int) -> int:
         """Return a delivery's row in the whole table."""
@@ -234,17 +291,18 @@ class Coded:
         return self.subscriptions.subscriber_names[int(self.subscriber[row])]
 
     def ordered_rows(self, orders: frozenset[str] | None) -> Array:
-        """Return the deliveries that promises of order cover, by subscriber and position.
+        """Return the deliveries that promises of order cover, by viewer, in the order in which it saw them.
 
         Leaves out deliveries declared out of order, those of subscriptions with none of `orders`, events never
-        published, and all but the first delivery of an event to a subscriber (two of its subscriptions may select it).
+        published, and all but the first delivery of an event to a viewer (two of its subscriptions may select it). All
+        attachments to a durable subscription are one viewer; groups promise no order but by value.
         """
-        keep = ~self.out_of_order & (self.event >= 0)
+        keep = ~self.out_of_order & (self.event >= 0) & ~self.in_group
         if orders is not None:
             # Subscription -1 picks the appended False.
             keep &= np.append(self.subscriptions.with_orders(orders), False)[self.subscription]
-        rows: Array = self.by_position[keep[self.by_position]]
-        keys = self.subscriber[rows] * len(self.events) + self.event[rows]
+        rows: Array = self.by_viewer[keep[self.by_viewer]]
+        keys = self.viewer[rows] * len(self.events) + self.event[rows]
         if len(distinct_sorted(keys)) == len(keys):  # by far the usual case, and cheap to detect
             return rows
         _, first = np.unique(keys, return_index=True)
@@ -265,6 +323,8 @@ def coded_deliveries(
         position=_longs(delivered["position"]),
         at=_longs(delivered["at_ns"]),
         out_of_order=delivered["out_of_order"].to_numpy(),
+        attempt=_longs(delivered["attempt"]),
+        done=_longs(delivered["done_ns"].fill_null(NEVER)),
     )
 
 

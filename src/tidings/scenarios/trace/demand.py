@@ -1,17 +1,22 @@
 """Computes what subscriptions were owed, and what of it did not arrive.
 
 A subscription is owed every event that it selects and that was published from `accepted_ns` on and before
-`cancelled_ns`. A subscription that was never accepted is owed nothing.
+`cancelled_ns`. A subscription that was never accepted is owed nothing. All who attach to a durable subscription or join
+a group are owed an event once, together. Nobody is owed an event that had an expiry and did not arrive.
 
 A service may stop delivery at once when a subscription is cancelled, so events still under way then are excused,
 unless `strict_end` is set. As the events of a source arrive in order, these are, for each source, the events published
 after the last one that arrived. An event that did not arrive although a later one of its source did is a gap,
 cancelled or not. With order "total" or "causal" this holds per topic: such a subscription stops at once on the topics
 that it leaves, while events under way on others still arrive; and total order keeps a source's order only per topic.
+A durable subscription to which nobody is attached at the end keeps what is under way, which is excused alike. So is
+everything of a group that was cancelled or has no member left: its events do not wait in one line.
 
 In best effort and epidemic networks, events overtake each other: the arrival of a later event does not mean that an
 earlier one was not under way. `cut_off_ns` is for them: with order "none" or "fifo", events that the service confirmed
 at least this long after the cancellation are excused as well.
+
+An event that did not arrive and had a time to expire is counted as expired, and is not owed: nobody may show it later.
 """
 
 from __future__ import annotations
@@ -33,6 +38,8 @@ class DeliveryDemand:
 
     expected_of: Array
     missing: Array
+    expired: int = 0
+    """Events that subscriptions would be owed, had they not expired."""
 
     @property
     def expected(self) -> int:
@@ -44,20 +51,36 @@ class DeliveryDemand:
 
 
 def demand(
-    coded: Coded, *, confirmed_only: bool = False, strict_end: bool = False, cut_off_ns: int | None = None
+    coded: Coded,
+    *,
+    confirmed_only: bool = False,
+    strict_end: bool = False,
+    cut_off_ns: int | None = None,
+    accounts: Array | None = None,
+    arrived: Array | None = None,
 ) -> DeliveryDemand:
-    """Return what was owed. `confirmed_only` leaves out unconfirmed events; `strict_end` excuses nothing."""
+    """Return what was owed. `confirmed_only` leaves out unconfirmed events; `strict_end` excuses nothing at the end.
+
+    `accounts` are the rows of `subscribed` to look at, by default all; `arrived` has the keys that count as arrived, by
+    default those of all deliveries.
+    """
+    arrived = coded.delivered_keys if arrived is None else arrived
     expected_of = np.zeros(len(coded.subscriptions), dtype=np.int64)
     parts = [np.empty(0, dtype=np.int64)]
-    for piece in _owed(coded, confirmed_only):
-        missing = piece[index_in_sorted(coded.delivered_keys, piece) < 0]
+    expired = 0
+    for piece in _owed(coded, coded.own if accounts is None else accounts, confirmed_only):
+        missing = piece[index_in_sorted(arrived, piece) < 0]
+        expires = coded.events.expires_at[missing % len(coded.events)] != NEVER
+        expired += int(np.count_nonzero(expires))
+        _count(expected_of, missing[expires] // len(coded.events), -1)
+        missing = missing[~expires]
         excused = np.zeros(len(missing), dtype=np.bool_)
         if not strict_end:
-            excused = _on_their_way(coded, missing, cut_off_ns=cut_off_ns)
+            excused = excused | _on_their_way(coded, missing, cut_off_ns=cut_off_ns)
         _count(expected_of, piece // len(coded.events), 1)
         _count(expected_of, missing[excused] // len(coded.events), -1)
         parts.append(missing[~excused])
-    return DeliveryDemand(expected_of, np.concatenate(parts))
+    return DeliveryDemand(expected_of, np.concatenate(parts), expired)
 
 
 def excuses(coded: Coded, missing: Array) -> tuple[int, int]:
@@ -78,11 +101,11 @@ def windows(coded: Coded) -> tuple[Array, Array]:
     return events.published_before(subscriptions.accepted), events.published_before(subscriptions.cancelled)
 
 
-def _owed(coded: Coded, confirmed_only: bool) -> Iterator[Array]:
+def _owed(coded: Coded, accounts: Array, confirmed_only: bool) -> Iterator[Array]:
     """Yield what is owed in pieces, as it may be far more than was delivered."""
     first, end = windows(coded)
     parts, size = [], 0
-    for row in coded.own[first[coded.own] < end[coded.own]]:
+    for row in accounts[first[accounts] < end[accounts]]:
         selected = coded.interests.selected(int(coded.interests.of_subscription[row]))
         low, high = np.searchsorted(selected, (first[row], end[row]))
         events = selected[low:high]
@@ -101,10 +124,10 @@ def _on_their_way(coded: Coded, missing: Array, *, cut_off_ns: int | None) -> Ma
     """Return which missing events follow everything that arrived of their source before the subscription ended.
 
     With `cut_off_ns`, also those that reached the service so late that they may have been under way although later
-    ones arrived.
+    ones arrived. What arrived counts as under way if it is missing for another reason: nobody was done with it.
     """
     events = coded.events
-    ended = coded.subscriptions.cancelled != NEVER
+    ended = coded.subscriptions.ended
     if not len(missing) or not ended[missing // len(events)].any():
         return np.zeros(len(missing), dtype=np.bool_)
     by_topic = coded.subscriptions.with_orders(frozenset({"causal", "total"}))
@@ -127,6 +150,9 @@ def _on_their_way(coded: Coded, missing: Array, *, cut_off_ns: int | None) -> Ma
     last_came = np.full(len(missing), -1, dtype=np.int64)
     last_came[place >= 0] = last[place[place >= 0]]
     excused: Mask = ended[row] & (event > last_came)
+    excused |= ended[row] & (
+        coded.subscriptions.shares.group[row] | (index_in_sorted(coded.delivered_keys, missing) >= 0)
+    )
     if cut_off_ns is not None:
         late = events.confirmed_at[event] - cut_off_ns >= coded.subscriptions.cancelled[row]
         excused |= ended[row] & ~by_topic[row] & late

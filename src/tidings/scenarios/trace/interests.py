@@ -67,6 +67,17 @@ class Interests:
         keys = [self.selected(interest) + interest * events for interest in interests.tolist()]
         return np.concatenate([_NOTHING, *keys])
 
+    def values_of(self, attribute: str) -> Array:
+        """Return a number for each event; equal numbers mean equal values of this attribute, or that it has none."""
+        if attribute == RESERVED_ATTRIBUTE:
+            return self._topic_of_event
+        numbers: dict[str | None, int] = {}
+        of_row = [
+            numbers.setdefault(dict(attributes).get(attribute), len(numbers))
+            for attributes in self._published["attributes"].to_pylist()
+        ]
+        return np.array(of_row, dtype=np.int64)[self._event_rows]
+
     def _numbered(self, subscribed: Any) -> Array:
         known: dict[tuple[tuple[str, ...], str | None], int] = {}
         numbers = []
@@ -108,8 +119,14 @@ class Interests:
         return {topic: number for number, topic in enumerate(self._topics.dictionary.to_pylist())}
 
     @cached_property
+    def _topic_of_event(self) -> Array:
+        indices = np.asarray(self._topics.indices.to_numpy(zero_copy_only=False), dtype=np.int64)
+        topics: Array = indices[self._event_rows]
+        return topics
+
+    @cached_property
     def _events_by_topic(self) -> list[Array]:
-        topics = self._topics.indices.to_numpy(zero_copy_only=False)[self._event_rows].astype(np.int64)
+        topics = self._topic_of_event
         order = np.argsort(topics, kind="stable").astype(np.int64)
         bounds = np.searchsorted(topics[order], np.arange(1, len(self._topic_numbers)))
         return np.split(order, bounds)

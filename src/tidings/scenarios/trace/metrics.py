@@ -22,8 +22,8 @@ COUNTED_VALUE = np.dtype([("value", "<i8"), ("count", "<i8")])
 class Latency(msgspec.Struct, frozen=True):
     """Holds milliseconds from publication to delivery; `std` is the population's.
 
-    All deliveries of published events count, including recovered ones. A quantile is the smallest value that at least
-    this share of all values do not exceed.
+    All deliveries of published events count, including recovered ones, except repetitions. A quantile is the smallest
+    value that at least this share of all values do not exceed.
     """
 
     mean: float = 0.0
@@ -35,7 +35,8 @@ class Latency(msgspec.Struct, frozen=True):
 
 class Metrics(msgspec.Struct, frozen=True):
     """Has fields named as in `summary.json`. `delivered` counts all deliveries; `expected` and the ratio are counted as
-    by strict `gap_free`. The ratio is 1 if nothing was expected."""
+    by strict `gap_free`. The ratio is 1 if nothing was expected. `expired` counts matching events that were not
+    delivered and had a time to expire; they are not among `expected`."""
 
     published: int
     delivered: int
@@ -45,6 +46,7 @@ class Metrics(msgspec.Struct, frozen=True):
     out_of_order: int
     latency_ms: Latency | None
     """None if no published event was delivered."""
+    expired: int = 0
 
 
 class PartMetrics(msgspec.Struct, frozen=True):
@@ -53,10 +55,11 @@ class PartMetrics(msgspec.Struct, frozen=True):
     delivered: int
     expected: int
     missing: int
+    expired: int
     duplicates: int
     out_of_order: int
     known: int
-    """Deliveries of published events; the fields below are about their latency."""
+    """Deliveries of published events, without repetitions; the fields below are about their latency."""
     mean_ns: float
     squares: float
     """The sum of squared distances from the mean."""
@@ -75,10 +78,15 @@ def metrics(trace: Trace) -> Metrics:
     return put_together(len(coded.events), [part], part.latencies)
 
 
+def timed_rows(coded: Coded) -> Array:
+    """Return the deliveries that have a latency: of published events, for the first time."""
+    return np.flatnonzero((coded.event >= 0) & (coded.attempt == 1)).astype(np.int64)
+
+
 def latencies(coded: Coded) -> Array:
-    """Return the latency of each delivery of a published event, in nanoseconds."""
-    known = coded.event >= 0
-    return coded.at[known] - coded.events.at[coded.event[known]]
+    """Return the latency of each of the `timed_rows`, in nanoseconds."""
+    rows = timed_rows(coded)
+    return coded.at[rows] - coded.events.at[coded.event[rows]]
 
 
 def measured(coded: Coded, owed: DeliveryDemand, latency: Array, *, exact: bool = True) -> PartMetrics:
@@ -89,6 +97,7 @@ def measured(coded: Coded, owed: DeliveryDemand, latency: Array, *, exact: bool 
         delivered=len(coded.event),
         expected=owed.expected,
         missing=len(owed.missing),
+        expired=owed.expired,
         duplicates=duplicates(coded),
         out_of_order=int(np.count_nonzero(coded.out_of_order)),
         known=len(latency),
@@ -132,6 +141,7 @@ def put_together(published: int, parts: Sequence[PartMetrics], latencies: npt.ND
         duplicates=sum(part.duplicates for part in parts),
         out_of_order=sum(part.out_of_order for part in parts),
         latency_ms=_latency(parts, latencies) if len(latencies) else None,
+        expired=sum(part.expired for part in parts),
     )
 
 

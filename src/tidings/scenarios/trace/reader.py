@@ -2,7 +2,8 @@
 
 Files of other writers are accepted. A table may be a directory of Parquet parts. Its columns may come in any order,
 be declared nullable, as Spark writes them, and have another Arrow type for the same content (`large_string`,
-`string_view`, a dictionary of strings; `large_list`). The result has the exact schema of `trace.tables`.
+`string_view`, a dictionary of strings; `large_list`). Columns that older traces lack get their defaults. The result has
+the exact schema of `trace.tables`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import pyarrow.parquet as pq
 
 from tidings.core.errors import TraceError
 from tidings.scenarios.trace.coded import Coded
-from tidings.scenarios.trace.tables import SCHEMAS, TABLES, arrow_table
+from tidings.scenarios.trace.tables import DEFAULTS, SCHEMAS, TABLES, arrow_table
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,10 @@ class Trace:
 
 
 def _table_of(name: str, rows: list[Sequence[Any]]) -> Any:
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(SCHEMAS[name])
+    """Make a table of rows, which may lack the last columns that have defaults."""
+    columns: list[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [()] * len(SCHEMAS[name])
+    for column in SCHEMAS[name].names[len(columns) :]:
+        columns.append([DEFAULTS[name][column]] * len(rows))
     return arrow_table(name, columns)
 
 
@@ -91,8 +95,18 @@ def conformed(table: Any, name: str, path: Path | str, columns: Sequence[str] | 
             raise TraceError(f"trace table {path} has an unknown column {column!r}")
     if columns is not None:
         schema = pa.schema([schema.field(column) for column in columns])
-    arrays = [_conformed_column(table, wanted, path) for wanted in schema]
+    defaults = DEFAULTS.get(name, {})
+    arrays = [
+        _default_column(wanted, defaults[wanted.name], len(table))
+        if wanted.name in defaults and wanted.name not in table.column_names
+        else _conformed_column(table, wanted, path)
+        for wanted in schema
+    ]
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _default_column(wanted: Any, value: Any, rows: int) -> Any:
+    return pa.chunked_array([pa.repeat(pa.scalar(value, wanted.type), rows)])
 
 
 def _conformed_column(table: Any, wanted: Any, path: Path | str) -> Any:

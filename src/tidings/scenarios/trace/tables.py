@@ -24,10 +24,16 @@ class PublishedRow(NamedTuple):
     size_bytes: int
     at_ns: int
     confirmed_ns: int | None = None
+    expires_ns: int | None = None
 
 
 class SubscribedRow(NamedTuple):
-    """One subscription of one subscriber. The guarantees hold from `accepted_ns`, if it was accepted."""
+    """One subscription of one subscriber. The guarantees hold from `accepted_ns`, if it was accepted.
+
+    Each attachment to a durable subscription (`durable`, its name) or to a group (`share_of`, its name) is a row. Such
+    a row has `cancelled_ns` only if the durable subscription or group itself was cancelled; `detached_ns` says when
+    its subscriber went, in order or not. `start` is None for what starts with new events.
+    """
 
     subscriber: str
     subscription: str
@@ -37,10 +43,19 @@ class SubscribedRow(NamedTuple):
     requested_ns: int
     accepted_ns: int | None = None
     cancelled_ns: int | None = None
+    share_of: str | None = None
+    durable: str | None = None
+    group_by: str | None = None
+    start: str | None = None
+    detached_ns: int | None = None
 
 
 class DeliveredRow(NamedTuple):
-    """One notification. `position` numbers the subscriber's notifications from 0, as its application saw them."""
+    """One notification. `position` numbers the subscriber's notifications from 0, as its application saw them.
+
+    `attempt` is above 1 if the durable subscription or group had sent the event before. `done_ns` is when the
+    application acknowledged it, and None if that never happened or did not count.
+    """
 
     subscriber: str
     subscription: str
@@ -49,6 +64,8 @@ class DeliveredRow(NamedTuple):
     at_ns: int
     out_of_order: bool = False
     recovered_by: str | None = None
+    attempt: int = 1
+    done_ns: int | None = None
 
 
 class TrafficRow(NamedTuple):
@@ -99,6 +116,7 @@ SCHEMAS: Mapping[str, Any] = {
             _column("size_bytes", _LONG),
             _column("at_ns", _LONG),
             _column("confirmed_ns", _LONG, nullable=True),
+            _column("expires_ns", _LONG, nullable=True),
         ]
     ),
     "subscribed": pa.schema(
@@ -111,6 +129,11 @@ SCHEMAS: Mapping[str, Any] = {
             _column("requested_ns", _LONG),
             _column("accepted_ns", _LONG, nullable=True),
             _column("cancelled_ns", _LONG, nullable=True),
+            _column("share_of", _TEXT, nullable=True),
+            _column("durable", _TEXT, nullable=True),
+            _column("group_by", _TEXT, nullable=True),
+            _column("start", _TEXT, nullable=True),
+            _column("detached_ns", _LONG, nullable=True),
         ]
     ),
     "delivered": pa.schema(
@@ -122,6 +145,8 @@ SCHEMAS: Mapping[str, Any] = {
             _column("at_ns", _LONG),
             _column("out_of_order", pa.bool_()),
             _column("recovered_by", _TEXT, nullable=True),
+            _column("attempt", _LONG),
+            _column("done_ns", _LONG, nullable=True),
         ]
     ),
     "traffic": pa.schema(
@@ -155,6 +180,14 @@ SCHEMAS: Mapping[str, Any] = {
 """Schema by table name, in the fixed order of the tables."""
 
 TABLES = tuple(SCHEMAS)
+
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "subscribed": dict.fromkeys(("share_of", "durable", "group_by", "start", "detached_ns")),
+    "delivered": {"attempt": 1, "done_ns": None},
+    "published": {"expires_ns": None},
+}
+"""Table -> its last columns with the values that they have if nothing is said. Older traces lack these columns, and a
+row with nothing but these values has the hash that it had without them."""
 
 
 def table_text(directory: Path | str | None, name: str) -> str:

@@ -1,8 +1,9 @@
 """Writes the trace of a run, row by row in constant memory, as six Parquet files.
 
-Rows are collected in plain lists and written as Parquet row groups. Two tables have columns that become known late:
-subscriptions are few and stay in memory until the end; publications wait in order for their confirmation, at most
-`MAX_PENDING` of them (see `TraceWriter.confirmed`).
+Rows are collected in plain lists and written as Parquet row groups. Three tables have columns that become known late:
+subscriptions are few and stay in memory until the end; publications wait in order for their confirmation, and
+deliveries that are to be acknowledged for that, at most `MAX_PENDING` of each (see `TraceWriter.confirmed` and
+`open_deliveries`).
 
 No file has its final name before `close`, so a reader sees a whole trace or none.
 """
@@ -25,19 +26,23 @@ from tidings.core.errors import TraceError
 from tidings.core.events.event import RESERVED_ATTRIBUTE
 from tidings.core.events.text import attribute_text
 from tidings.core.filters.language.predicates import Scalar
+from tidings.scenarios.trace.open_deliveries import OpenDeliveries
 from tidings.scenarios.trace.origin import SUMMARY
-from tidings.scenarios.trace.tables import SCHEMAS, TABLES, arrow_table
+from tidings.scenarios.trace.tables import DEFAULTS, SCHEMAS, TABLES, arrow_table
 from tidings.storage.troubles import Troubles, one_line
 
 ROWS_PER_GROUP = 65_536
 MAX_PENDING = 100_000
-"""The publications that may wait for their confirmation; beyond this, the oldest is written without one."""
+"""The publications that may wait for their confirmation, and the deliveries that may wait for their acknowledgement;
+beyond this, the oldest is written without one."""
 
 TROUBLES = Troubles(TraceError, TraceError, TraceError, unusable_text="cannot write {path}: {reason}")
 
 _CONFIRMED = 7
-_ACCEPTED = 6
-_CANCELLED = 7
+ACCEPTED, CANCELLED, _DETACHED = (
+    SCHEMAS["subscribed"].get_field_index(name) for name in ("accepted_ns", "cancelled_ns", "detached_ns")
+)
+_SHARE_OF, _DURABLE = (SCHEMAS["subscribed"].get_field_index(name) for name in ("share_of", "durable"))
 
 
 @contextmanager
@@ -60,6 +65,7 @@ class _TableFile:
         schema = SCHEMAS[name]
         self.name = name
         self.width = len(schema)
+        self._defaults = [*DEFAULTS.get(name, {}).values()]
         self.cells: list[Any] = []
         self.path = directory / f"{name}.parquet"
         self.temporary = directory / f"{name}.parquet.tmp"
@@ -89,11 +95,30 @@ class _TableFile:
         columns = [cells[column :: self.width] for column in range(self.width)]
         with _told_as_trace_error(f"trace table {self.temporary}"):
             self._parquet.write_table(arrow_table(self.name, columns))
-        # Without the array header, the encoding is that of the cells one after the other, so the hash does not
-        # depend on where groups end.
+        self._hash(self._without_defaults(columns))
+        cells.clear()
+
+    def _without_defaults(self, columns: list[list[Any]]) -> list[Any]:
+        """Return the collected cells, leaving out the last ones of each row that has only defaults there."""
+        defaults = self._defaults
+        known = self.width - len(defaults)
+        if all(
+            column.count(default) == len(column)
+            for column, default in zip(columns[known:], defaults, strict=True)
+        ):
+            for place in reversed(range(known, self.width)):
+                del self.cells[place :: place + 1]
+            return self.cells
+        found: list[Any] = []
+        for row in zip(*columns, strict=True):
+            found += row[:known] if [*row[known:]] == defaults else row
+        return found
+
+    def _hash(self, cells: list[Any]) -> None:
+        """Hash the encoding without the array header, which is that of the cells one after the other. So the hash does
+        not depend on where groups end."""
         encoded = msgspec.msgpack.encode(cells)
         self._digest.update(memoryview(encoded)[_array_header_bytes(len(cells)) :])
-        cells.clear()
 
     def close(self) -> None:
         with _told_as_trace_error(f"trace table {self.temporary}"):
@@ -152,6 +177,7 @@ class TraceWriter:
         self._pending: deque[list[Any]] = deque()
         self._unconfirmed: dict[str, list[Any]] = {}
         self._subscriptions: dict[tuple[str, str], list[Any]] = {}
+        self._open = OpenDeliveries(self._add_delivered, max_pending)
 
     def published(
         self,
@@ -163,11 +189,12 @@ class TraceWriter:
         size_bytes: int,
         at_ns: int,
         confirmed_ns: int | None = None,
+        expires_ns: int | None = None,
     ) -> None:
         """An application has published an event. `attributes` may include the topic, as filters see them."""
         names = [name for name in sorted(attributes) if name != RESERVED_ATTRIBUTE]
         texts = [(name, attribute_text(attributes[name])) for name in names]
-        row = [event_id, source, sequence, topic, texts, size_bytes, at_ns, confirmed_ns]
+        row = [event_id, source, sequence, topic, texts, size_bytes, at_ns, confirmed_ns, expires_ns]
         self._pending.append(row)
         if confirmed_ns is None:
             self._unconfirmed[event_id] = row
@@ -194,22 +221,35 @@ class TraceWriter:
         requested_ns: int,
         accepted_ns: int | None = None,
         cancelled_ns: int | None = None,
+        share_of: str | None = None,
+        durable: str | None = None,
+        group_by: str | None = None,
+        start: str | None = None,
     ) -> None:
+        """A subscriber asks for a subscription, or to attach to group `share_of` or to the subscription `durable`."""
         key = (subscriber, subscription)
         if key in self._subscriptions:
             raise TraceError(f"subscriber {subscriber!r} already has a subscription {subscription!r}")
         self._subscriptions[key] = [
             *(subscriber, subscription, list(topics), filter, order),
             *(requested_ns, accepted_ns, cancelled_ns),
+            *(share_of, durable, group_by, start, None),
         ]
 
     def accepted(self, subscriber: str, subscription: str, at_ns: int) -> None:
         """The guarantees hold for this subscription from `at_ns` on."""
-        self._subscription(subscriber, subscription)[_ACCEPTED] = at_ns
+        self._subscription(subscriber, subscription)[ACCEPTED] = at_ns
 
     def cancelled(self, subscriber: str, subscription: str, at_ns: int) -> None:
-        """This subscription is owed nothing that is published from `at_ns` on."""
-        self._subscription(subscriber, subscription)[_CANCELLED] = at_ns
+        """This subscription is owed nothing that is published from `at_ns` on.
+
+        If it is attached to a durable subscription or group, that has ended as a whole.
+        """
+        self._subscription(subscriber, subscription)[CANCELLED] = at_ns
+
+    def detached(self, subscriber: str, subscription: str, at_ns: int) -> None:
+        """The subscriber has left its durable subscription or group, or crashed. What is not done waits for others."""
+        self._subscription(subscriber, subscription)[_DETACHED] = at_ns
 
     def delivered(
         self,
@@ -221,10 +261,39 @@ class TraceWriter:
         out_of_order: bool = False,
         recovered_by: str | None = None,
     ) -> None:
+        """A subscriber that acknowledges nothing was notified."""
         cells = self._delivered
-        cells += (subscriber, subscription, position, event_id, at_ns, out_of_order, recovered_by)
+        cells += (subscriber, subscription, position, event_id, at_ns, out_of_order, recovered_by, 1, None)
         if len(cells) >= self._delivered_full:
             self._files["delivered"].flush()
+
+    def handed(
+        self,
+        subscriber: str,
+        subscription: str,
+        position: int,
+        event_id: str,
+        at_ns: int,
+        attempt: int,
+        out_of_order: bool = False,
+        recovered_by: str | None = None,
+    ) -> None:
+        """A subscriber of a durable subscription or group was notified. Then, by subscriber and position:
+        `acknowledged`, if its application does so, and `answered`, once the broker's answer is there."""
+        asked = self._subscription(subscriber, subscription)
+        row = [subscriber, subscription, position, event_id, at_ns, out_of_order, recovered_by, attempt, None]
+        self._open.add((asked[_SHARE_OF], asked[_DURABLE]), row)
+
+    def acknowledged(self, subscriber: str, position: int, at_ns: int) -> None:
+        """The application has acknowledged the event at this position, and the broker has not answered yet.
+
+        Without an answer it counts as done unless the event is handed out again with a higher attempt.
+        """
+        self._open.acknowledge(subscriber, position, at_ns)
+
+    def answered(self, subscriber: str, position: int, *, accepted: bool = True) -> None:
+        """The broker has accepted the acknowledgement, or refused it. An event given back is refused, too."""
+        self._open.answer(subscriber, position, accepted=accepted)
 
     def traffic(self, kind: str, from_: str, to: str, messages: int, bytes: int, dropped: int) -> None:  # noqa: A002
         self._add("traffic", (kind, from_, to, messages, bytes, dropped))
@@ -251,6 +320,8 @@ class TraceWriter:
                 self._add("published", row)
             for row in self._subscriptions.values():
                 self._add("subscribed", row)
+            for row in self._open.rows():
+                self._add("delivered", row)
             for file in self._files.values():
                 file.flush()
                 file.close()
@@ -296,6 +367,9 @@ class TraceWriter:
         file.cells += row
         if len(file.cells) >= self._rows_per_group * file.width:
             file.flush()
+
+    def _add_delivered(self, row: list[Any]) -> None:
+        self._add("delivered", row)
 
     def _subscription(self, subscriber: str, subscription: str) -> list[Any]:
         try:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidings.core.client.application import Application
+from tidings.core.client.group_member import GroupMember
 from tidings.core.client.reliable_session import ReliableClient
 from tidings.core.client.session import BestEffortClient, ClientSession
+from tidings.core.client.share_holder import ShareHolder
 from tidings.core.facts import (
     PublicationConfirmed,
     PublicationFailed,
@@ -38,11 +40,18 @@ _OF_PUBLISHER = (PublicationConfirmed, PublicationFailed, PublicationNumbered, P
 
 
 class WatchedNode(Node):
-    """Composes the parts of one incarnation and calls `on_discard` when it ends."""
+    """Composes the parts of one incarnation; calls `on_connection` when it is connected, `on_discard` when it ends."""
 
-    def __init__(self, parts: tuple[Part, ...], on_discard: Callable[[], None]) -> None:
+    def __init__(
+        self, parts: tuple[Part, ...], on_connection: Callable[[], None], on_discard: Callable[[], None]
+    ) -> None:
         super().__init__(parts)
+        self._on_connection = on_connection
         self._on_discard = on_discard
+
+    def link_up(self, peer: str) -> None:
+        self._on_connection()
+        super().link_up(peer)
 
     def discard(self) -> None:
         self._on_discard()
@@ -62,6 +71,7 @@ class SimulatedClient:
         *,
         reliable: bool,
         publishes: bool,
+        holds_shares: bool = False,
         layout: Layout | None = None,
         patience: Patience | None = None,
     ) -> None:
@@ -69,7 +79,11 @@ class SimulatedClient:
         self.session: ClientSession
         self.application: Application
         self.module: OrderingModule | None = None
+        self.shares: ShareHolder | GroupMember | None = None
+        """With `holds_shares`: the part for durable subscriptions and groups."""
         self.lives = 0
+        self.connections = 0
+        """How many connections to its broker it has had."""
         self.publisher: Emit | None = None
         """Gets the facts about publications; all facts if there is no subscriber."""
         self.subscriber: Emit | None = None
@@ -78,6 +92,7 @@ class SimulatedClient:
         self._at = at
         self.reliable = reliable
         self._publishes = publishes
+        self._holds_shares = holds_shares
         self._layout = layout
         self._patience = patience
         self.node = network.add(name, self._make)
@@ -92,7 +107,8 @@ class SimulatedClient:
         # A restarted publisher has forgotten its last sequence and must not reuse sequences, whether its disk is kept
         # or lost. So each incarnation has its own number; a real publisher takes its start time.
         incarnation = self.lives if self._publishes or self._layout is not None else 0
-        self.session = make_client(node, self._at, incarnation, reliable=self.reliable).session
+        client = make_client(node, self._at, incarnation, reliable=self.reliable)
+        self.session = client.session
         self.application = Application(self.session, self._emit(), confirms=self.reliable, lingers=True)
         node.emit = self.application.on_fact
         parts: tuple[Part, ...] = (self.session,)
@@ -101,10 +117,17 @@ class SimulatedClient:
             self.module = OrderingModule(node, self._layout, incarnation=self.lives * IDENTITIES_PER_LIFE)
             self.application.add_order(self.module, patience=self._patience)
             parts = (self.session, self.module)
+        if self._holds_shares:
+            self.shares = client.shares
+            if isinstance(self.shares, ShareHolder):
+                parts = (*parts, self.shares)
         self.lives += 1
         for on_start in self.on_start:
             on_start()
-        return WatchedNode(parts, self._crashed)
+        return WatchedNode(parts, self._connected, self._crashed)
+
+    def _connected(self) -> None:
+        self.connections += 1
 
     def _emit(self) -> Emit:
         if self.publisher is not None and self.subscriber is not None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tidings.core.client.application import ORDERED, Application
+from tidings.core.client.application import Application
 from tidings.core.client.bookmark import Reached
 from tidings.core.errors import OrderError
 from tidings.core.events.event import Publication, source_text
+from tidings.core.events.payload import PayloadItem
 from tidings.core.events.run import RunMaker
-from tidings.core.events.subscription import Order
+from tidings.core.events.subscription import ORDERED, Order, Subscription
 from tidings.core.facts import (
     EventsGivenUp,
     Misbehaviour,
@@ -23,12 +24,14 @@ from tidings.core.facts import (
 )
 from tidings.core.structures.recent_ids import RecentIds
 from tidings.scenarios.actor import NEVER, Actor, Window
-from tidings.scenarios.file.arrivals import DueEvent
+from tidings.scenarios.file.arrivals import DueEvent, lifetime_ns, scenario_payload
 from tidings.scenarios.file.expand import PlannedSubscriber
 from tidings.scenarios.file.schema import Publisher
 from tidings.scenarios.file.times import nanoseconds
+from tidings.scenarios.history_actor import HistoryActor
 from tidings.scenarios.resuming_actor import ResumingActor
 from tidings.scenarios.trace.writer import TraceWriter
+from tidings.scenarios.virtual.archive import HistoryReading, SimulatedArchive
 from tidings.scenarios.virtual.client_node import SimulatedClient
 from tidings.scenarios.virtual.sequencers import RunOrdering
 from tidings.scenarios.virtual.tally import Tally
@@ -55,6 +58,7 @@ class SimulatedPublisher:
         self._name = plan.name
         self._due = due
         self._payload = bytes(plan.size_bytes)
+        self._lifetime_ns = lifetime_ns(plan)
         self._writer = writer
         self._tally = tally
         self._ordering = ordering
@@ -94,9 +98,9 @@ class SimulatedPublisher:
         maker = RunMaker(*session.identity)
         for _ in range(count):
             sequence = session.reserve()
-            maker.add(sequence, topic, attributes, self._payload, now)
+            maker.add(sequence, topic, attributes, self._payload_at(now), now)
             self._write(sequence, arrival)
-            self._tally.publish(topic, attributes, now, self._blocks)
+            self._count(arrival)
         for stretch in maker.take_all():
             session.publish_stretch(stretch)
 
@@ -104,12 +108,19 @@ class SimulatedPublisher:
         now, topic, attributes = arrival
         self._calling = arrival
         try:
-            sequence = self._client.application.publish(topic, attributes, self._payload, now)
+            sequence = self._client.application.publish(topic, attributes, self._payload_at(now), now)
         except OrderError:
             return  # too many events wait; a real application gets this error
         if sequence > self._sent:
             self._waiting[sequence] = arrival
-        self._tally.publish(topic, attributes, now, self._blocks)
+        self._count(arrival)
+
+    def _payload_at(self, now: int) -> PayloadItem:
+        return scenario_payload(self._payload, now, self._lifetime_ns)
+
+    def _count(self, arrival: DueEvent) -> None:
+        now, topic, attributes = arrival
+        self._tally.publish(topic, attributes, now, self._blocks, expires=self._lifetime_ns > 0)
 
     def on_fact(self, fact: object) -> None:
         if isinstance(fact, PublicationSent):
@@ -138,8 +149,17 @@ class SimulatedPublisher:
     def _write(self, sequence: int, arrival: DueEvent) -> None:
         called_at, topic, attributes = arrival
         source, size_bytes = self._source, len(self._payload)
+        expires_ns = called_at + self._lifetime_ns if self._lifetime_ns else None
         self._writer.published(
-            f"{source}:{sequence}", source, sequence, topic, attributes, size_bytes, called_at
+            f"{source}:{sequence}",
+            source,
+            sequence,
+            topic,
+            attributes,
+            size_bytes,
+            called_at,
+            None,
+            expires_ns,
         )
 
     @property
@@ -170,9 +190,12 @@ class SimulatedSubscriber:
         writer: TraceWriter,
         tally: Tally,
         ordering: RunOrdering | None,
+        archive: SimulatedArchive | None = None,
     ) -> None:
+        """`archive`: what the subscriber starts with."""
         self.failure: str | None = None
         self.client = self._client = client
+        self._archive = archive
         self._node = client.node
         self._schedule = client.schedule
         self._plan = plan
@@ -195,6 +218,8 @@ class SimulatedSubscriber:
 
     def _make_actor(self, order: Order) -> Actor:
         plan = self._plan
+        if self._archive is not None:
+            return HistoryActor(self, plan.name, plan.filter, order)
         if order in ORDERED and self._client.resumes:
             return ResumingActor(self, plan.name, plan.filter, order)
         return Actor(self, plan.name, plan.filter, order, kept=self._client.reliable and order not in ORDERED)
@@ -261,7 +286,13 @@ class SimulatedSubscriber:
         subscription, plan = window.subscription, self._plan
         self._first_time[window] = RecentIds().first_time
         self._writer.subscribed(
-            plan.name, subscription.id, subscription.topics, plan.filter, plan.order, window.requested_at
+            plan.name,
+            subscription.id,
+            subscription.topics,
+            plan.filter,
+            plan.order,
+            window.requested_at,
+            start=window.start,
         )
 
     def accepted(self, window: Window) -> None:
@@ -278,6 +309,9 @@ class SimulatedSubscriber:
 
     def shown(self, window: Window, publication: Publication, late: bool, by: str) -> None:
         now, position, tally = self._schedule.now, self._position, self._tally
+        expires_at = publication.expires_at
+        if expires_at is not None and now > expires_at:
+            return  # the trace shows that it did not come, and that it expired
         self._position = position + 1
         text_id = publication.text_id
         if not text_id:  # computed once for all subscribers
@@ -294,12 +328,21 @@ class SimulatedSubscriber:
             tally.duplicates += 1
         elif publication.published_at >= window.accepted_at:
             tally.expected_delivered += 1
+            if expires_at is not None:
+                tally.expiring_delivered += 1
 
     def missed(self, fact: EventsGivenUp) -> None:
         """Do nothing: checkers see it in the trace."""
 
     def failed(self, reason: str) -> None:
         self.failure = reason
+
+    def read_history(self, subscription: Subscription, reading: int) -> None:
+        assert self._archive is not None and isinstance(self._actor, HistoryActor)
+        HistoryReading(self._archive, self._client, self._actor, subscription).start()
+
+    def gap(self, reason: str) -> None:
+        """Do nothing: the trace has another subscription from now on."""
 
     def broken(self, reason: str) -> None:
         assert self._ordering is not None

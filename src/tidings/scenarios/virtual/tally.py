@@ -25,6 +25,9 @@ class Tally:
         self.delivered = 0
         self.expected = 0
         self.expected_delivered = 0
+        self.expiring = 0
+        """Of the expected deliveries, those of events that expire; `expiring_delivered` of these arrived."""
+        self.expiring_delivered = 0
         self.duplicates = 0
         self.out_of_order = 0
         self.latency_ns = Histogram()
@@ -35,11 +38,13 @@ class Tally:
 
     def metrics(self) -> Metrics:
         latency = self.latency_ns
+        expired = self.expiring - self.expiring_delivered
+        expected = self.expected - expired
         return Metrics(
             self.published,
             self.delivered,
-            self.expected,
-            delivery_ratio(self.expected, self.expected - self.expected_delivered),
+            expected,
+            delivery_ratio(expected, expected - self.expected_delivered),
             self.duplicates,
             self.out_of_order,
             Latency(
@@ -49,10 +54,17 @@ class Tally:
                 latency.quantile(0.99) / NS_PER_MS,
                 latency.maximum / NS_PER_MS,
             ),
+            expired,
         )
 
     def publish(
-        self, topic: str, attributes: Mapping[str, Scalar], published_at: int, blocks: int = 1
+        self,
+        topic: str,
+        attributes: Mapping[str, Scalar],
+        published_at: int,
+        blocks: int = 1,
+        *,
+        expires: bool = False,
     ) -> None:
         """Count an event and the subscriptions that expect it; called when the application publishes it."""
         self.published += 1
@@ -62,6 +74,8 @@ class Tally:
         holders = self._holders
         for interest in self._index.match(topic, lambda: {**attributes, RESERVED_ATTRIBUTE: topic}):
             self.expected += holders[interest]
+            if expires:
+                self.expiring += holders[interest]
 
     def accepted(self, interest: Interest, at: int) -> None:
         """Expect, for a subscription with this interest, what is published from `at` on."""

@@ -1,6 +1,7 @@
 """Audits one trace of any size: every check and all metrics, in stages (`stages`).
 
-1. Count the deliveries of each subscriber, and divide the subscribers into buckets of similar size.
+1. Count the deliveries of each subscriber, and divide the subscribers into buckets of similar size. Those
+   that share a durable subscription or group stay together.
 2. Code deliveries as numbers, and send them to their buckets. A bucket has whole subscribers, so the functions of
    `trace.checkers` check there what was promised to each subscriber, with all publications at hand.
 3. Orders across subscribers: one task looks for cycles among the events (`order`). If there are none, they hold.
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ import msgspec
 from tidings.scenarios.trace.checkers import Check
 from tidings.scenarios.trace.checkers.gaps import AGREEMENT
 from tidings.scenarios.trace.checkers.once import EXACTLY_ONCE
+from tidings.scenarios.trace.coded import segment_starts
 from tidings.scenarios.trace.origin import trace_origin
 from tidings.scenarios.trace.verdict import Found, Verdict, verdict_of
 from tidings.spark.audit.checks import ACROSS_SUBSCRIBERS, checks_of
@@ -179,14 +182,20 @@ class _Audit:
             self._request.guarantees,
             self._request.mode or self._origin.mode,
             publisher_killed=publications.killed,
+            shares=self._job.knowledge.subscriptions.shares,
+            expiring=publications.expiring,
         )
         self._job = replace(
             self._job,
             checks=tuple(checks),
             others=names,
-            bounds=buckets(deliveries, self._sizes.bucket_rows),
             span=(min(low for low, _ in spans), max(high for _, high in spans)) if spans else (0, 0),
         )
+        known = self._job.knowledge  # of all subscribers, those without subscriptions included
+        by_place, family = known.by_place, known.family[known.by_place]
+        places = [deliveries[subscriber] for subscriber in by_place.tolist()]
+        bounds = buckets(places, self._sizes.bucket_rows, segment_starts(family).tolist())
+        self._job = replace(self._job, bounds=bounds)
         return publications
 
     def _bucketed(self, reduce: Callable[..., Iterator[Piece]], *more: Any) -> Any:
@@ -249,12 +258,17 @@ def _first_rows(counted: Sequence[ChunkCounts]) -> dict[str, int]:
     return first
 
 
-def buckets(deliveries: Sequence[int], rows: int) -> tuple[int, ...]:
-    """Return the first subscriber of each bucket: a bucket has up to `rows` deliveries, or one subscriber with more."""
+def buckets(deliveries: Sequence[int], rows: int, starts: Sequence[bool] | None = None) -> tuple[int, ...]:
+    """Return the first subscriber of each bucket: a bucket has up to `rows` deliveries, or one subscriber with more.
+
+    `starts` says where a family of subscribers begins, which is not divided either; by default each is one of its own.
+    """
     rows = max(rows, sum(deliveries) // MAX_BUCKETS)
     bounds = [0]
     size = 0
-    for number, many in enumerate(deliveries):
+    firsts = [number for number in range(len(deliveries)) if starts is None or starts[number]]
+    for number, end in pairwise([*firsts, len(deliveries)]):
+        many = sum(deliveries[number:end])
         if size + many > rows and number > bounds[-1]:
             bounds.append(number)
             size = 0

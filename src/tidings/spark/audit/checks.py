@@ -10,6 +10,7 @@ from tidings.scenarios.trace.checkers import GUARANTEES, Check, promised_checks
 from tidings.scenarios.trace.checkers.causal import CAUSAL_ORDER
 from tidings.scenarios.trace.checkers.gaps import AGREEMENT
 from tidings.scenarios.trace.checkers.total import TOTAL_ORDER
+from tidings.scenarios.trace.shares import SharedSubscriptions
 
 ASKED = "asked"
 """As the mode: check only what the subscriptions asked for."""
@@ -21,11 +22,13 @@ def checks_of(
     mode: str | None = None,
     *,
     publisher_killed: bool = False,
+    shares: SharedSubscriptions | None = None,
+    expiring: bool = False,
 ) -> list[Check]:
     """Return the named guarantees over all subscriptions; without names, the promised ones (`promised_checks`)."""
     if names:
         return [Check(known_guarantee(name)) for name in dict.fromkeys(names)]
-    return promised_checks(orders, mode, publisher_killed=publisher_killed)
+    return promised_checks(orders, mode, publisher_killed=publisher_killed, shares=shares, expiring=expiring)
 
 
 def known_guarantee(name: str) -> str:

@@ -139,10 +139,17 @@ def read_table(files: TraceFiles, name: str, columns: Sequence[str] | None = Non
     """Read a whole table, or some of its columns."""
     path = Path(files.directory) / f"{name}.parquet"
     try:
-        table = pq.read_table(path, columns=None if columns is None else list(columns), partitioning="hive")
+        present = None if columns is None else _present(path, columns)
+        table = pq.read_table(path, columns=present, partitioning="hive")
     except (OSError, pa.ArrowException) as error:
         raise TraceError(f"cannot read trace table {path}: {_first_line(error)}") from error
     return conformed(table, name, path, columns)
+
+
+def _present(path: Path, columns: Sequence[str]) -> list[str]:
+    """Return those of the columns that the table has: an older one lacks some."""
+    names = pq.ParquetDataset(path, partitioning="hive").schema.names
+    return [name for name in columns if name in names]
 
 
 def event_id_at(files: TraceFiles, row: int) -> str:

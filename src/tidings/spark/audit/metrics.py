@@ -19,6 +19,7 @@ from tidings.scenarios.trace.metrics import (
     PartMetrics,
     latencies,
     measured,
+    timed_rows,
 )
 from tidings.spark.audit.stages import Piece
 
@@ -54,7 +55,8 @@ class BucketMetrics(msgspec.Struct):
 
 class Missing(msgspec.Struct, frozen=True):
     """Expected deliveries that never arrived. Of these, `in_flight` were on their way when their subscription was
-    cancelled, and `unconfirmed` are others that were never confirmed to their publisher."""
+    cancelled or wait for somebody to attach to it, and `unconfirmed` are others that were never confirmed to their
+    publisher."""
 
     deliveries: int
     in_flight: int
@@ -90,7 +92,7 @@ class Quantities(msgspec.Struct, frozen=True):
 def bucket_metrics(job: AuditJob, bucket: int, coded: Coded) -> Iterator[Piece]:
     owed = demand(coded, strict_end=True)
     in_flight, unconfirmed = excuses(coded, owed.missing)
-    known = np.flatnonzero(coded.event >= 0)
+    known = timed_rows(coded)
     latency = latencies(coded)
     low, high = job.span
     width = max(high - low + 1, 1) / TIME_BINS
@@ -112,20 +114,22 @@ def bucket_metrics(job: AuditJob, bucket: int, coded: Coded) -> Iterator[Piece]:
 def _subscribers(
     job: AuditJob, bucket: int, coded: Coded, expected_of: Array, missing: Array, known: Array, latency: Array
 ) -> npt.NDArray[np.void]:
-    first = job.bounds[bucket]
-    end = len(coded.subscriptions.subscriber_names)
-    end = job.bounds[bucket + 1] if bucket + 1 < len(job.bounds) else end
-    size = max(end - first, 0)
-    owner = coded.subscriptions.subscriber[coded.own] - first
+    members = job.subscribers(bucket)
+    size = len(members)
+
+    def place(subscriber: Array) -> Array:
+        return np.searchsorted(members, subscriber).astype(np.int64)
+
+    owner = place(coded.subscriptions.subscriber[coded.own])
     rows = np.zeros(size, SUBSCRIBER)
-    rows["subscriber"] = np.arange(first, end)
-    rows["delivered"] = np.bincount(coded.subscriber - first, minlength=size)
+    rows["subscriber"] = members
+    rows["delivered"] = np.bincount(place(coded.subscriber), minlength=size)
     np.add.at(rows["expected"], owner, expected_of[coded.own])
-    who = coded.subscriptions.subscriber[missing // max(len(coded.events), 1)] - first
-    rows["missing"] = np.bincount(who, minlength=size)
+    who = coded.subscriptions.subscriber[missing // max(len(coded.events), 1)]
+    rows["missing"] = np.bincount(place(who), minlength=size)
     for name in ("mean", "p50", "p99", "max"):
         rows[name] = np.nan
-    subscriber = coded.subscriber[known] - first
+    subscriber = place(coded.subscriber[known])
     order = np.lexsort((latency, subscriber))
     subscriber, sorted_ms = subscriber[order], latency[order] / NS_PER_MS
     starts = np.flatnonzero(segment_starts(subscriber))
@@ -141,6 +145,7 @@ def _subscribers(
 def put_together(buckets: Sequence[BucketMetrics], published: int, *, exact: bool) -> Quantities:
     parts = [bucket.part for bucket in buckets]
     latencies = trace_metrics.sum_latencies(parts)
+    subscribers = np.concatenate([np.frombuffer(one.subscribers, SUBSCRIBER) for one in buckets])
     return Quantities(
         trace_metrics.put_together(published, parts, latencies),
         Missing(
@@ -151,5 +156,5 @@ def put_together(buckets: Sequence[BucketMetrics], published: int, *, exact: boo
         exact,
         latency_rows=latencies.tobytes(),
         time_counts=np.sum([np.frombuffer(one.over_time, np.int64) for one in buckets], axis=0).tobytes(),
-        subscriber_rows=b"".join(one.subscribers for one in buckets),
+        subscriber_rows=subscribers[np.argsort(subscribers["subscriber"])].tobytes(),
     )

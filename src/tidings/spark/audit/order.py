@@ -24,7 +24,7 @@ from tidings.scenarios.trace.checkers.gaps import (
     missing_of_equals,
 )
 from tidings.scenarios.trace.checkers.total import ShownRows, SmallEdges, components, find_inversions, shown
-from tidings.scenarios.trace.coded import Array, Coded, Deliveries, segment_starts
+from tidings.scenarios.trace.coded import NEVER, Array, Coded, Deliveries, segment_starts
 from tidings.scenarios.trace.verdict import Found
 from tidings.spark.audit.stages import Piece
 from tidings.spark.audit.tasks import EDGE, FOUND
@@ -34,7 +34,14 @@ ON_CYCLES, SHOWN, SEEN, MISSING, GOT = "on cycles", "shown", "seen", "missing", 
 COMPONENT = np.dtype([("event", "<i8"), ("component", "<i8")])
 SHOWN_ROW = np.dtype([("component", "<i4"), ("subscriber", "<i4"), ("event", "<i4"), ("position", "<i8")])
 SEEN_ROW = np.dtype(
-    [("subscriber", "<i4"), ("event", "<i4"), ("position", "<i8"), ("at", "<i8"), ("ordered", "?")]
+    [
+        ("subscriber", "<i4"),
+        ("subscription", "<i4"),
+        ("event", "<i4"),
+        ("position", "<i8"),
+        ("at", "<i8"),
+        ("ordered", "?"),
+    ]
 )
 KEYED = np.dtype([("key", "<i8"), ("row", "<i4")])
 
@@ -118,8 +125,8 @@ def _seen(coded: Coded, check: Check, component_of: Array) -> bytes:
     on_cycle = (coded.event >= 0) & (component_of[coded.event] >= 0)
     wanted = on_cycle & (ordered | publishes[coded.subscriber])
     rows = coded.by_position[wanted[coded.by_position]]
-    columns = (coded.subscriber[rows], coded.event[rows], coded.position[rows], coded.at[rows], ordered[rows])
-    return packed(SEEN_ROW, *columns)
+    columns = (coded.subscriber, coded.subscription, coded.event, coded.position, coded.at, ordered)
+    return packed(SEEN_ROW, *(column[rows] for column in columns))
 
 
 def decide(job: AuditJob, second: Second, reducer: int, pieces: list[Piece]) -> Iterator[Piece]:
@@ -136,23 +143,27 @@ def decide(job: AuditJob, second: Second, reducer: int, pieces: list[Piece]) -> 
         numbers = np.frombuffer(second.on_cycles[index], COMPONENT)["event"]
         found = _find_late(job, numbers, pieces)
     else:
-        names = known.subscriptions.subscriber_names
-        found = find_inversions(known.events, names, ShownRows(*unpacked(SHOWN_ROW, pieces)))
+        names = known.subscriptions.viewer_names
+        columns = unpacked(SHOWN_ROW, pieces)
+        order = np.argsort(columns[1], kind="stable")  # buckets do not follow the subscribers' numbers
+        found = find_inversions(known.events, names, ShownRows(*(column[order] for column in columns)))
     yield Piece(index, reducer, FOUND, msgspec.msgpack.encode(found))
 
 
 def _find_late(job: AuditJob, numbers: Array, pieces: list[Piece]) -> Found:
     known = job.knowledge
-    subscriber, event, position, at, ordered = unpacked(SEEN_ROW, pieces)
+    subscriber, subscription, event, position, at, ordered = unpacked(SEEN_ROW, pieces)
     count = len(subscriber)
     deliveries = Deliveries(
         number=np.arange(count),
         subscriber=subscriber,
-        subscription=np.full(count, -1, dtype=np.int64),
+        subscription=subscription,
         event=np.searchsorted(numbers, event),
         position=position,
         at=at,
         out_of_order=np.zeros(count, dtype=np.bool_),
+        attempt=np.ones(count, dtype=np.int64),
+        done=np.full(count, NEVER),
     )
     coded = Coded(
         known.events.only(numbers),
@@ -162,7 +173,7 @@ def _find_late(job: AuditJob, numbers: Array, pieces: list[Piece]) -> Found:
         own=np.empty(0, dtype=np.int64),
         unknown_id=str,  # nothing here is unknown
     )
-    return find_late(coded, np.flatnonzero(ordered))
+    return find_late(coded, coded.by_viewer[ordered[coded.by_viewer] == 1])
 
 
 def _keyed(pieces: list[Piece], tag: str) -> Keyed:

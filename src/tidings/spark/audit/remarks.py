@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tidings.scenarios.trace.checkers import GUARANTEED
 from tidings.scenarios.trace.checkers.gaps import GAP_FREE
+from tidings.scenarios.trace.checkers.shared import DURABLE, GROUP
 from tidings.scenarios.trace.origin import Origin
 from tidings.scenarios.trace.verdict import Verdict
 from tidings.spark.audit.metrics import Missing, Quantities
@@ -48,12 +49,13 @@ def remarks_of(
 
 def _why(mode: str | None, verdicts: Sequence[Verdict], missing: Missing) -> str:
     gaps = next((verdict for verdict in verdicts if verdict.guarantee == GAP_FREE), None)
+    shared = any(verdict.guarantee in (DURABLE, GROUP) for verdict in verdicts)
     if gaps is not None:
         excused = missing.deliveries - gaps.violations
         owed = f"{gaps.violations:,}" if gaps.violations else "none"
-        reasons = _reasons(missing.in_flight, excused - missing.in_flight)
+        reasons = _reasons(missing.in_flight, excused - missing.in_flight, shared=shared)
         return f"; {owed} of these are gaps. Not required: {reasons}" if excused else ""
-    reasons = _reasons(missing.in_flight, missing.unconfirmed)
+    reasons = _reasons(missing.in_flight, missing.unconfirmed, shared=shared)
     not_checked = (f" (among them {reasons})" if reasons else "") + ". No verdict covers that"
     if mode in WITHOUT_DELIVERY:
         return f"{not_checked}. {WITHOUT_DELIVERY[mode]}"
@@ -62,9 +64,10 @@ def _why(mode: str | None, verdicts: Sequence[Verdict], missing: Missing) -> str
     return f"{not_checked}: the trace does not record its mode. If it was guaranteed, check it with --mode guaranteed"
 
 
-def _reasons(in_flight: int, unconfirmed: int) -> str:
+def _reasons(in_flight: int, unconfirmed: int, *, shared: bool) -> str:
+    ended = "the subscription was cancelled" + (" or nobody was attached any more" if shared else "")
     parts = [
-        f"{in_flight:,} on their way when the subscription was cancelled" if in_flight else "",
+        f"{in_flight:,} on their way when {ended}" if in_flight else "",
         f"{unconfirmed:,} never confirmed to their publisher" if unconfirmed else "",
     ]
     return " and ".join(filter(None, parts))

@@ -185,6 +185,7 @@ def metric_rows(trace: Audited) -> list[tuple[str, str]]:
         ("published", f"{metrics.published:,}"),
         ("expected", f"{metrics.expected:,}"),
         ("delivered", f"{metrics.delivered:,}"),
+        *([("expired", f"{metrics.expired:,}")] if metrics.expired else []),
         ("delivery ratio", f"{metrics.delivery_ratio:.4%}"),
         ("duplicates", f"{metrics.duplicates:,}"),
         ("out of order", f"{metrics.out_of_order:,}"),

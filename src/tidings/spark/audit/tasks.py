@@ -10,19 +10,23 @@ import numpy as np
 
 from tidings.scenarios.trace.checkers import Check
 from tidings.scenarios.trace.checkers.causal import CAUSAL_ORDER, causal_edges
+from tidings.scenarios.trace.checkers.expiry import EXPIRY, find_expired
 from tidings.scenarios.trace.checkers.gaps import AGREEMENT, GAP_FREE, find_gaps, missing_of_equals
 from tidings.scenarios.trace.checkers.once import EXACTLY_ONCE, find_wrong_deliveries, find_wrong_publications
 from tidings.scenarios.trace.checkers.per_source import FIFO, find_unordered
+from tidings.scenarios.trace.checkers.seam import SEAM, find_seams
+from tidings.scenarios.trace.checkers.shared import DURABLE, GROUP, find_wrong_shares
 from tidings.scenarios.trace.checkers.total import TOTAL_ORDER, Edges, order_edges
 from tidings.scenarios.trace.coded import Coded, coded_deliveries, distinct_sorted
+from tidings.scenarios.trace.tables import SCHEMAS
 from tidings.scenarios.trace.verdict import Found
 from tidings.spark.audit.files import Chunk, read_chunk
 from tidings.spark.audit.metrics import bucket_metrics
 from tidings.spark.audit.stages import Piece
-from tidings.spark.audit.trace import ROW, AuditJob, bucket_coded, packed
+from tidings.spark.audit.trace import AuditJob, bucket_coded, packed
 
 COUNTED, PUBLICATIONS, FOUND, EDGES = "counted", "publications", "found", "edges"
-DELIVERED_COLUMNS = ("subscriber", "subscription", "position", "event_id", "at_ns", "out_of_order")
+DELIVERED_COLUMNS = tuple(name for name in SCHEMAS["delivered"].names if name != "recovered_by")
 EDGE = np.dtype([("before", "<i4"), ("after", "<i4")])
 
 
@@ -35,11 +39,12 @@ class ChunkCounts(msgspec.Struct):
 
 
 class Publications(msgspec.Struct):
-    """What the publications alone show; `killed` says that one of the publishers was killed."""
+    """What the publications alone show; `killed`: one of the publishers was killed; `expiring`: some of them expire."""
 
     events: int
     wrong: Found
     killed: bool
+    expiring: bool
 
 
 def count(job: AuditJob, chunk: Chunk) -> Iterator[Piece]:
@@ -71,7 +76,8 @@ def look_at_publications(job: AuditJob, crashed: frozenset[str]) -> Iterator[Pie
     known = job.knowledge
     wrong = find_wrong_publications(known.published, known.events)
     killed = not crashed.isdisjoint(known.events.source_names)
-    yield Piece(0, 0, PUBLICATIONS, msgspec.msgpack.encode(Publications(len(known.events), wrong, killed)))
+    found = Publications(len(known.events), wrong, killed, known.events.any_expire)
+    yield Piece(0, 0, PUBLICATIONS, msgspec.msgpack.encode(found))
 
 
 def code(job: AuditJob, chunk: Chunk) -> Iterator[Piece]:
@@ -82,10 +88,11 @@ def code(job: AuditJob, chunk: Chunk) -> Iterator[Piece]:
     for first, table in read_chunk(chunk, DELIVERED_COLUMNS, job.batch_rows):
         coded = coded_deliveries(known.events, known.subscriptions, table, first)
         # numpy sorts 16-bit numbers by radix, which is fast.
-        bucket = (np.searchsorted(job.bounds, coded.subscriber, side="right") - 1).astype(np.uint16)
+        place = known.place_of[coded.subscriber]
+        bucket = (np.searchsorted(job.bounds, place, side="right") - 1).astype(np.uint16)
         order = np.argsort(bucket, kind="stable")
-        rows = np.empty(len(order), ROW)
-        for name in ROW.names or ():
+        rows = np.empty(len(order), known.row)
+        for name in known.row.names or ():
             rows[name] = getattr(coded, name)[order]
         ends = np.searchsorted(bucket[order], np.arange(len(job.bounds)), side="right").tolist()
         for reducer, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
@@ -106,11 +113,17 @@ def check_bucket(job: AuditJob, bucket: int, pieces: list[Piece]) -> Iterator[Pi
 def _found(coded: Coded, check: Check) -> Found:
     match check.guarantee:
         case name if name == EXACTLY_ONCE:
-            return find_wrong_deliveries(coded)
+            return find_wrong_deliveries(coded, check.members)
         case name if name == FIFO:
             return find_unordered(coded, check.orders)
         case name if name == GAP_FREE:
             return find_gaps(coded, confirmed_only=check.confirmed_only)
+        case name if name in (DURABLE, GROUP):
+            return find_wrong_shares(coded, name, check.confirmed_only, check.complete, check.members)
+        case name if name == SEAM:
+            return find_seams(coded, check.confirmed_only)
+        case name if name == EXPIRY:
+            return find_expired(coded)
         case name if name == AGREEMENT:
             # The next stage finds out whether others got what is missing here.
             return Found(len(missing_of_equals(coded)[0]))

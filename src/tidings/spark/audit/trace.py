@@ -13,15 +13,16 @@ import numpy.typing as npt
 
 from tidings.core.errors import TraceError
 from tidings.scenarios.trace.checkers import Check
-from tidings.scenarios.trace.coded import Array, Coded, CodedSubscriptions, Deliveries, Events, Mask
+from tidings.scenarios.trace.coded import NEVER, Array, Coded, CodedSubscriptions, Deliveries, Events, Mask
 from tidings.scenarios.trace.interests import Interests
+from tidings.scenarios.trace.tables import SCHEMAS
 from tidings.spark.audit.files import TraceFiles, event_id_at, read_table
 from tidings.spark.audit.stages import Piece
 
 MAX_NUMBER = 2**31 - 1
 """Events, subscribers and subscriptions are packed as 32 bits."""
-PUBLISHED = ("event_id", "source", "sequence", "topic", "at_ns", "confirmed_ns")
-ROW = np.dtype(
+PUBLISHED = tuple(name for name in SCHEMAS["published"].names if name not in ("attributes", "size_bytes"))
+PLAIN_ROW = np.dtype(
     [
         ("number", "<i8"),
         ("subscriber", "<i4"),
@@ -32,12 +33,14 @@ ROW = np.dtype(
         ("out_of_order", "?"),
     ]
 )
+SHARED_ROW = np.dtype([*PLAIN_ROW.descr, ("attempt", "<i8"), ("done", "<i8")])
+"""For traces with durable subscriptions or groups: without any, attempts mean nothing."""
 Structured = npt.NDArray[np.void]
 
 
 @dataclass(frozen=True)
 class AuditJob:
-    """What all tasks of an audit know. `bounds` is the first subscriber of each bucket."""
+    """What all tasks of an audit know. `bounds` is the place of the first subscriber of each bucket."""
 
     files: TraceFiles
     checks: tuple[Check, ...] = ()
@@ -51,6 +54,11 @@ class AuditJob:
     def knowledge(self) -> Knowledge:
         return _knowledge(self.files, self.others)
 
+    def subscribers(self, bucket: int) -> Array:
+        """Return the subscribers of a bucket, ascending."""
+        bounds = (*self.bounds, MAX_NUMBER)
+        return np.sort(self.knowledge.by_place[bounds[bucket] : bounds[bucket + 1]])
+
 
 class Knowledge:
     """What does not depend on deliveries, read from the files on first use."""
@@ -62,9 +70,34 @@ class Knowledge:
 
     @cached_property
     def published(self) -> Any:
-        # Attributes are large, and only filters need them.
-        filtered = self.subscribed["filter"].null_count < len(self.subscribed)
-        return read_table(self.files, "published", (*PUBLISHED, "attributes") if filtered else PUBLISHED)
+        # Attributes are large, and only filters and groups by value need them.
+        needed = any(
+            self.subscribed[name].null_count < len(self.subscribed) for name in ("filter", "group_by")
+        )
+        return read_table(self.files, "published", (*PUBLISHED, "attributes") if needed else PUBLISHED)
+
+    @property
+    def row(self) -> np.dtype[Any]:
+        """How a delivery is packed."""
+        return SHARED_ROW if self.subscriptions.shares.any else PLAIN_ROW
+
+    @cached_property
+    def family(self) -> Array:
+        """Subscribers that share a durable subscription or group are of one family, and go to one bucket."""
+        names = len(self.subscriptions.subscriber_names)
+        return self.subscriptions.shares.families(self.subscriptions.subscriber, names)
+
+    @cached_property
+    def by_place(self) -> Array:
+        """The subscribers, family by family."""
+        return np.argsort(self.family, kind="stable").astype(np.int64)
+
+    @cached_property
+    def place_of(self) -> Array:
+        """The place of each subscriber in `by_place`."""
+        place = np.empty_like(self.by_place)
+        place[self.by_place] = np.arange(len(place))
+        return place
 
     @cached_property
     def events(self) -> Events:
@@ -86,24 +119,24 @@ def _knowledge(files: TraceFiles, others: tuple[str, ...]) -> Knowledge:
     return Knowledge(files, others)
 
 
-def bucket_rows(pieces: Sequence[Piece]) -> Deliveries:
+def bucket_rows(pieces: Sequence[Piece], row: np.dtype[Any]) -> Deliveries:
     """Return the deliveries of a bucket, from its pieces in the order of the table."""
-    rows = np.frombuffer(b"".join(piece.body for piece in pieces), ROW)
-    columns = {name: rows[name].astype(np.int64) for name in ROW.names or () if name != "out_of_order"}
+    rows = np.frombuffer(b"".join(piece.body for piece in pieces), row)
+    columns = {name: rows[name].astype(np.int64) for name in row.names or () if name != "out_of_order"}
+    columns.setdefault("attempt", np.ones(len(rows), dtype=np.int64))
+    columns.setdefault("done", np.full(len(rows), NEVER))
     return Deliveries(**columns, out_of_order=rows["out_of_order"].copy())
 
 
 def bucket_coded(job: AuditJob, bucket: int, pieces: Sequence[Piece]) -> Coded:
     """Return the part of the trace that concerns the subscribers of a bucket."""
     known = job.knowledge
-    bounds = (*job.bounds, MAX_NUMBER)
-    subscriber = known.subscriptions.subscriber
     return Coded(
         known.events,
         known.subscriptions,
         lambda: known.interests,
-        bucket_rows(pieces),
-        own=np.flatnonzero((subscriber >= bounds[bucket]) & (subscriber < bounds[bucket + 1])),
+        bucket_rows(pieces, known.row),
+        own=np.flatnonzero(np.isin(known.subscriptions.subscriber, job.subscribers(bucket))),
         unknown_id=partial(event_id_at, job.files),
     )
 

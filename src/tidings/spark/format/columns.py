@@ -44,6 +44,7 @@ COLUMNS = pa.schema(
         pa.field("sequence", pa.int64()),
         pa.field("attributes", TEXT_MAP),
         pa.field("order", ORDER),
+        pa.field("attempt", pa.int32()),
     ]
 )
 """Exactly the Arrow types that Spark derives from the source's schema: it accepts no others."""
@@ -52,8 +53,11 @@ READ_COLUMNS = ("offset", "source", "sequence", "topic", "attributes", "payload"
 """The columns of an archive that Spark is shown."""
 
 
-def spark_batch(batch: pa.RecordBatch, partition: int, *, headers: bool = False) -> pa.RecordBatch:
-    """Convert a batch of the archive's rows to Spark's. Headers are null unless requested: they cost most."""
+def spark_batch(
+    batch: pa.RecordBatch, partition: int, *, headers: bool = False, attempts: pa.Array | None = None
+) -> pa.RecordBatch:
+    """Convert a batch of the archive's rows to Spark's. Headers are null unless requested: they cost most. `attempts`:
+    how often each event was delivered, this time included; None: once."""
     attributes = batch.column("attributes")
     borders, names, texts = _entries(attributes)
     published_us = pc.divide(batch.column("published_ns"), pa.scalar(NANOSECONDS_PER_US))
@@ -69,6 +73,7 @@ def spark_batch(batch: pa.RecordBatch, partition: int, *, headers: bool = False)
         batch.column("sequence"),
         attributes.cast(TEXT_MAP),
         batch.column("order").cast(ORDER),
+        pa.repeat(pa.scalar(1, pa.int32()), batch.num_rows) if attempts is None else attempts,
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=COLUMNS)
 

@@ -15,6 +15,7 @@ from typing import Any
 from tidings.core.errors import PipelineError, TidingsError
 from tidings.core.events.event import INT_MAX
 from tidings.core.events.topics import TopicPattern, canonical_topics, check_topic
+from tidings.drivers.address import Address, parse_address
 
 EARLIEST, LATEST = -2, -1
 """The numbers that Kafka uses for an archive's first and next offset."""
@@ -29,11 +30,17 @@ MAX_TIMEOUT_S = 24 * 3_600.0
 KNOWN = (
     *("archive", "path", "url", "token", "tlsCa", "timeout", "subscribe", "subscribePattern", "where"),
     *("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp"),
-    *("includeHeaders", "failOnDataLoss", "minPartitions", "maxOffsetsPerTrigger", "consumer"),
+    *("includeHeaders", "failOnDataLoss", "minPartitions", "maxOffsetsPerTrigger", "consumer", "durable"),
 )
 BATCH_ONLY = ("endingOffsets", "endingTimestamp")
 STREAM_ONLY = ("maxOffsetsPerTrigger", "consumer")
+NOT_DURABLE = (
+    *("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp"),
+    *("failOnDataLoss", "consumer"),
+)
+"""Options of archives."""
 SCHEMES = ("tidings", "tidings+tls")
+DURABLE_NAME = "[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 _NEXT_URL = re.compile(r",(?=\s*[A-Za-z][A-Za-z0-9+.-]*://)")
 
 Offsets = int | Mapping[str, int]
@@ -70,6 +77,8 @@ class SourceOptions:
     min_partitions: int | None
     max_offsets_per_trigger: int | None
     consumer: str | None
+    durable: str | None
+    """The durable subscription that is read instead of an archive."""
     timeout_s: float
     """How long to wait for a broker that is unreachable."""
 
@@ -79,7 +88,8 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = None) 
     unknown."""
     given = _known(options)
     _check_use(given, streaming)
-    locations = _locations(given)
+    _check_durable(given, streaming)
+    locations = _locations(given) if "durable" not in given else (_broker(given),)
     _one_of(given, "startingOffsets", "startingTimestamp")
     _one_of(given, "endingOffsets", "endingTimestamp")
     start_ns, end_ns = _instant_ns(given, "startingTimestamp"), _instant_ns(given, "endingTimestamp")
@@ -98,6 +108,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = None) 
         min_partitions=_count(given, "minPartitions", MAX_PARTITIONS),
         max_offsets_per_trigger=_count(given, "maxOffsetsPerTrigger"),
         consumer=_consumer(given),
+        durable=given.get("durable"),
         timeout_s=parse_timeout(given.get("timeout")),
     )
 
@@ -123,6 +134,60 @@ def _check_use(given: Mapping[str, str], streaming: bool | None) -> None:
     for name in STREAM_ONLY if streaming is False else ():
         if name in given:
             raise PipelineError(f"option {name} is only for streams: use spark.readStream")
+
+
+def _check_durable(given: Mapping[str, str], streaming: bool | None) -> None:
+    name = given.get("durable")
+    if name is None:
+        return
+    check_durable_name(name)
+    for directory in ("archive", "path"):
+        if directory in given:
+            raise PipelineError(
+                f"options {directory} and durable exclude each other: read an archive, or a durable subscription at url"
+            )
+    for option in NOT_DURABLE:
+        if option in given:
+            raise PipelineError(
+                f"option {option} is for archives: a durable subscription goes on where the last reader stopped"
+            )
+    if streaming is False:
+        raise PipelineError(
+            "option durable is only for streams, because a batch read never says when its rows are done: "
+            "use spark.readStream with trigger(availableNow=True)"
+        )
+
+
+def check_durable_name(name: str) -> None:
+    if re.fullmatch(DURABLE_NAME, name) is None:
+        raise PipelineError(
+            f"option durable {_shown(name)} must have 1 to 64 letters, digits, '.', '_' or '-', "
+            "and start with a letter or a digit"
+        )
+
+
+def _broker(given: Mapping[str, str]) -> Location:
+    """Return where the network is: the first broker of several that answers."""
+    if "url" not in given:
+        raise PipelineError("option durable needs url: the address of a broker, such as tidings://host:port")
+    token, tls_ca = given.get("token", ""), given.get("tlsCa") or None
+    broker_addresses(given["url"])
+    return Location(0, given["url"], True, token, tls_ca)
+
+
+def broker_addresses(url: str) -> list[tuple[Address, bool]]:
+    """Return the brokers of a URL, and whether each one speaks TLS: tidings://HOST:PORT[,HOST:PORT...]."""
+    found: list[tuple[Address, bool]] = []
+    for place in _NEXT_URL.split(url):
+        scheme, separator, rest = place.strip().partition("://")
+        if not separator or scheme not in SCHEMES:
+            raise PipelineError(f"option url: {_shown(place)} must start with tidings:// or tidings+tls://")
+        try:
+            addresses = [parse_address(text.strip()) for text in rest.rstrip("/").split(",")]
+        except TidingsError as error:
+            raise PipelineError(f"option url: {error}") from None
+        found += [(address, scheme != "tidings") for address in addresses]
+    return found
 
 
 def _one_of(given: Mapping[str, str], *names: str) -> str | None:
@@ -153,8 +218,6 @@ def _locations(given: Mapping[str, str]) -> tuple[Location, ...]:
 
 
 def _check_url(url: str) -> None:
-    from tidings.drivers.address import parse_address
-
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in SCHEMES:
         raise PipelineError(f"option url: {_shown(url)} must start with tidings:// or tidings+tls://")
@@ -173,8 +236,9 @@ def _topics(given: Mapping[str, str]) -> tuple[TopicPattern, ...] | None:
     if name is None:
         return None
     texts = [text.strip() for text in given[name].split(",")]
+    plain = name == "subscribe" and "durable" not in given  # there it is what bus.subscribe takes
     try:
-        return canonical_topics(check_topic(text) if name == "subscribe" else text for text in texts)
+        return canonical_topics(check_topic(text) if plain else text for text in texts)
     except TidingsError as error:
         raise PipelineError(f"option {name}: {error}") from None
 

@@ -3,8 +3,9 @@
     frame.writeStream.format("tidings").option("url", "tidings://broker:7400").option("topic", "/news").start()
 
 sink_rows.py describes the columns. Options: `url` (required), `topic` (for all rows; otherwise a column), `token`,
-`tlsCa`, `name` (the prefix of the publishers' names; by default the query's name), and `timeout` (how many seconds to
-wait for a broker that is unreachable or does not confirm; 30).
+`tlsCa`, `name` (the prefix of the publishers' names; by default the query's name), `durable` (instead of `name`: a name
+that belongs to this query alone, sink_name.py), and `timeout` (how many seconds to wait for a broker that is
+unreachable or does not confirm; 30).
 
 Each partition of a batch publishes as the source `NAME-QUERY-PARTITION-DIGEST`, where QUERY is the query's id and
 DIGEST is of the rows, which are numbered from 1; the incarnation is the batch's number. A task returns when all its
@@ -40,7 +41,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from tidings.core.errors import PipelineError, TidingsError
 from tidings.core.events.topics import check_topic
-from tidings.spark.format.options import parse_timeout
+from tidings.spark.format.options import SCHEMES, check_durable_name, parse_timeout
+from tidings.spark.format.sink_name import claim_name
 from tidings.spark.format.sink_publishing import DIGEST_DIGITS, SinkTarget, Spool, publish
 from tidings.spark.format.sink_rows import SinkColumns
 from tidings.spark.format.tracebacks import hide_traceback
@@ -48,7 +50,7 @@ from tidings.spark.format.tracebacks import hide_traceback
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-KNOWN = ("url", "topic", "token", "tlsCa", "name", "timeout")
+KNOWN = ("url", "topic", "token", "tlsCa", "name", "durable", "timeout")
 OF_SPARK = ("queryname", "checkpointlocation")
 """Settings of the query itself that Spark passes on."""
 DEFAULT_NAME = "spark"
@@ -63,6 +65,8 @@ class SinkOptions:
     target: SinkTarget
     topic: str | None
     name: str
+    durable: bool = False
+    """The name belongs to the query."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,10 @@ class BatchSink(DataSourceArrowWriter):  # type: ignore[misc]
         context = _task_context()
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         inside_a_query = query is not None and batch is not None
+        if self._options.durable and not inside_a_query:
+            raise PipelineError(
+                "option durable is only for streams: a batch write has no checkpoint with which it could go on"
+            )
         return _write(
             self._options,
             self._columns,
@@ -161,6 +169,8 @@ def _write(
         spool.fill(columns.events(batches, longest, partition))
         if spool.count:
             source = source_name(options.name, query, partition, spool.digest)
+            if options.durable:
+                claim_name(options.target, options.name, query, patience_s)
             publish(options.target, source, batch, spool, patience_s)
         return PublishedRows(spool.count)
 
@@ -187,7 +197,15 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
             check_topic(topic)
         except TidingsError as error:
             raise PipelineError(f"option topic: {error}") from None
-    return SinkOptions(target, topic, _name(given))
+    durable = given.get("durable")
+    if durable is None:
+        return SinkOptions(target, topic, _name(given))
+    check_durable_name(durable)
+    if "name" in given:
+        raise PipelineError("options name and durable exclude each other: durable is the name")
+    if target.url.partition("://")[0] not in SCHEMES:
+        raise PipelineError("option durable needs a guaranteed network of tidings: a url tidings://host:port")
+    return SinkOptions(target, topic, durable, durable=True)
 
 
 def _known(options: Mapping[str, str]) -> dict[str, str]:

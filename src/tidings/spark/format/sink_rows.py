@@ -8,9 +8,9 @@
 | `attributes` | map<string,string> | attributes, their types read from the text: `12`, `12.5`, `true`, `BBC`, `"12"` |
 | `headers` | array<struct<key:string,value:binary>> (or value:string) | attributes, as bytes or as strings |
 
-Columns that only the source sets (`partition`, `offset`, `timestamp`, `source`, `sequence`, `order`) are ignored, so
-that what was read can be written. Any other column is rejected. Several columns may name an attribute if its value is
-the same.
+Columns that only the source sets (`partition`, `offset`, `timestamp`, `source`, `sequence`, `order`, `attempt`) are
+ignored, so that what was read can be written. Any other column is rejected. Several columns may name an attribute if
+its value is the same.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TYPES = {
     "attributes": ("map<string,string>",),
     "headers": ("array<struct<key:string,value:binary>>", "array<struct<key:string,value:string>>"),
 }
-LEFT_OUT = ("partition", "offset", "timestamp", "source", "sequence", "order")
+LEFT_OUT = ("partition", "offset", "timestamp", "source", "sequence", "order", "attempt")
 KEY = "key"
 
 Outgoing = tuple[str, dict[str, Scalar], bytes]

@@ -49,6 +49,7 @@ SCHEMA = (
     .add("sequence", LongType())
     .add("attributes", MapType(StringType(), StringType()))
     .add("order", ORDER)
+    .add("attempt", IntegerType())
 )
 """The columns of Spark's Kafka source in its order, without `timestampType`, followed by ours."""
 

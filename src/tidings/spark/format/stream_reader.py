@@ -31,13 +31,10 @@ POSITION = "the position in the checkpoint"
 RESTART_ADVICE = "to start over, use another checkpointLocation"
 
 
-class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+class CheckedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """A stream reader whose options are checked, and how many rows a batch may have."""
+
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._opened: ArchiveConnection | None = None
-        self._target: Position | None = None
-        """Where a query with the trigger availableNow ends."""
-        self._ends_now = False
-        """The trigger is availableNow, but no broker has answered yet."""
         self._mistake: TidingsError | None = None
         try:
             check_schema(schema)
@@ -51,6 +48,18 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
             with hide_traceback():
                 raise self._mistake
         return self._parsed
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        limit = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+
+class ArchiveStreamReader(CheckedStreamReader):
+    _opened: ArchiveConnection | None = None
+    _target: Position | None = None
+    """Where a query with the trigger availableNow ends."""
+    _ends_now = False
+    """The trigger is availableNow, but no broker has answered yet."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Send only the options to the workers."""
@@ -68,10 +77,6 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         else:
             start = archives.at(LATEST if options.start is None else options.start, bounds, "startingOffsets")
         return archives.kept(start, _ends(bounds), bounds, options)
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        limit = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of the query. Spark calls this before it says whether there is a checkpoint, and so whether to

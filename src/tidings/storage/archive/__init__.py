@@ -12,8 +12,17 @@ need("an archive", "archive")
 
 from tidings.storage.archive.archive import Archive
 from tidings.storage.archive.events import events_of
-from tidings.storage.archive.facts import ArchiveSettings, Bounds, Gap, Segment
+from tidings.storage.archive.facts import ArchiveGap, ArchiveSettings, Bounds, Segment
 from tidings.storage.archive.reader import ArchiveReader
 from tidings.storage.archive.rows import SCHEMA
 
-__all__ = ["SCHEMA", "Archive", "ArchiveReader", "ArchiveSettings", "Bounds", "Gap", "Segment", "events_of"]
+__all__ = [
+    "SCHEMA",
+    "Archive",
+    "ArchiveGap",
+    "ArchiveReader",
+    "ArchiveSettings",
+    "Bounds",
+    "Segment",
+    "events_of",
+]

@@ -22,7 +22,7 @@ from tidings.core.events.event import INT_MAX, INT_MIN, Event
 from tidings.core.events.run import Arrival
 from tidings.storage.archive.database import make_database, open_database
 from tidings.storage.archive.errors import raised_as_archive_error
-from tidings.storage.archive.facts import ArchiveSettings, Bounds, Gap, check_name
+from tidings.storage.archive.facts import ArchiveGap, ArchiveSettings, Bounds, check_name
 from tidings.storage.archive.files import (
     DATABASE_NAME,
     SEGMENTS_NAME,
@@ -36,7 +36,7 @@ from tidings.storage.archive.listing import (
     read_id,
     write_bounds,
 )
-from tidings.storage.archive.notes import add_gap, read_marks, write_marks
+from tidings.storage.archive.notes import add_gap, write_marks
 from tidings.storage.archive.opened import Opened
 from tidings.storage.archive.opening_checks import check_and_clean
 from tidings.storage.archive.packing import LeaveOut, Packed, pack, refuse, row_checksum
@@ -104,11 +104,6 @@ class Archive(Opened):
         super().close()
         self._lock.close()
 
-    def marks(self) -> dict[str, int]:
-        """Return the latest value of each mark that was given to `append`."""
-        with self._database.transaction():
-            return read_marks(self._database)
-
     def append(
         self,
         events: Iterable[Event | Arrival],
@@ -143,7 +138,7 @@ class Archive(Opened):
         reason = reason[:MAX_REASON_CHARACTERS].encode(errors="replace").decode()
         with self._database.transaction(write=True):
             end = read_bounds(self._database).end
-            add_gap(self._database, Gap(end, self._clock(), reason, missing), MAX_GAPS)
+            add_gap(self._database, ArchiveGap(end, self._clock(), reason, missing), MAX_GAPS)
 
     def seal(self) -> None:
         """Seal all of the tail."""

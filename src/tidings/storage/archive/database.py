@@ -44,8 +44,8 @@ def fields_checksum(fields: Iterable[object]) -> int:
 KIND = storage.DatabaseKind(
     what="an archive",
     application_id=0x74696461,  # "tida"
-    format=3,
-    older=(2,),
+    format=4,
+    older=(2, 3),
     tables=_TABLES,
     counter="about",
     first_row=_about_nothing,

@@ -36,7 +36,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class ArchiveGap:
     """Events may be missing before `offset`; `missing` is their number, if known."""
 
     offset: int

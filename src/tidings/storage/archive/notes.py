@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from tidings.core.errors import ArchiveCorrupt
 from tidings.storage.archive.database import fields_checksum
-from tidings.storage.archive.facts import Gap
+from tidings.storage.archive.facts import ArchiveGap
 from tidings.storage.archive.listing import read_about, write_about
 from tidings.storage.database import Database
 
@@ -50,11 +50,11 @@ def write_marks(database: Database, marks: Mapping[str, int | None]) -> None:
     _change(database, _MARKS, old, [(name, value) for name, value in marks.items() if value is not None])
 
 
-def read_gaps(database: Database) -> list[Gap]:
+def read_gaps(database: Database) -> list[ArchiveGap]:
     return [_gap(row) for row in _read(database, _GAPS)]
 
 
-def add_gap(database: Database, gap: Gap, max_gaps: int) -> None:
+def add_gap(database: Database, gap: ArchiveGap, max_gaps: int) -> None:
     """Add a gap; if there are `max_gaps` already, merge it with the last one."""
     ((count,),) = database.execute("SELECT COUNT(*) FROM gaps")
     last = _checked(database, _GAPS, _rows(database, _GAPS, "ORDER BY id DESC LIMIT 1"))
@@ -96,9 +96,9 @@ def note_problems(database: Database) -> Iterator[str]:
         yield from _problems(database, table, _rows(database, table))
 
 
-def _gap(row: Row) -> Gap:
+def _gap(row: Row) -> ArchiveGap:
     _, offset, noted_ns, reason, missing, _ = row
-    return Gap(offset, noted_ns, reason, missing)
+    return ArchiveGap(offset, noted_ns, reason, missing)
 
 
 def _read(database: Database, table: _Table) -> list[Row]:

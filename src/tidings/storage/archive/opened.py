@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from tidings.storage.archive.facts import Bounds, Gap
+from tidings.storage.archive.facts import ArchiveGap, Bounds
 from tidings.storage.archive.listing import read_bounds
-from tidings.storage.archive.notes import read_gaps
+from tidings.storage.archive.notes import read_gaps, read_marks
 from tidings.storage.database import Database
 
 
@@ -31,6 +31,11 @@ class Opened:
         with self._database.transaction():
             return read_bounds(self._database)
 
-    def gaps(self) -> list[Gap]:
+    def marks(self) -> dict[str, int]:
+        """Return the latest value of each mark that was given to `append`."""
+        with self._database.transaction():
+            return read_marks(self._database)
+
+    def gaps(self) -> list[ArchiveGap]:
         with self._database.transaction():
             return read_gaps(self._database)

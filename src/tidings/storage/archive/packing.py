@@ -14,7 +14,7 @@ from zlib import crc32
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from tidings.core.errors import ArchiveError, AttributeValueError, WireError
+from tidings.core.errors import ArchiveError, AttributeValueError, PayloadError, WireError
 from tidings.core.events.event import (
     INT_MAX,
     RESERVED_ATTRIBUTE,
@@ -26,6 +26,7 @@ from tidings.core.events.event import (
     Publication,
     check_attributes,
 )
+from tidings.core.events.payload import TypedPayload
 from tidings.core.events.position import Int64, OrderPosition
 from tidings.core.events.run import Arrival, Stretch
 
@@ -39,7 +40,15 @@ _ARRAY_OF_ONE = b"\x91"
 _ARRAY_HEADERS = {0xDC: 3, 0xDD: 5}
 """Sizes by first byte; the header of a short array has 1 byte."""
 _UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
-_UNKEEPABLE = (*_UNREADABLE, AttributeValueError, WireError, TypeError, ValueError, OverflowError)
+_UNKEEPABLE = (
+    *_UNREADABLE,
+    AttributeValueError,
+    PayloadError,
+    WireError,
+    TypeError,
+    ValueError,
+    OverflowError,
+)
 
 LeaveOut = Callable[[WireError], None]
 
@@ -78,6 +87,12 @@ class KeptEvent(Struct, array_like=True, gc=False):
     payload: bytes
 
 
+class _TypedEvent(KeptEvent, array_like=True, gc=False):
+    """The same, where a payload may have a content type or other details."""
+
+    payload: bytes | TypedPayload  # type: ignore[assignment]
+
+
 class _Plain(Struct, array_like=True, gc=False):
     """An event whose attributes the decoder checks itself, except for the reserved name."""
 
@@ -87,7 +102,7 @@ class _Plain(Struct, array_like=True, gc=False):
     topic: str
     published_ns: Counter
     attributes: PlainMap
-    payload: memoryview
+    payload: memoryview | TypedPayload
 
 
 class _Loose(_Plain, array_like=True, gc=False):
@@ -118,6 +133,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_plain = msgspec.msgpack.Decoder(list[_Plain]).decode
 _decode_loose = msgspec.msgpack.Decoder(list[_Loose]).decode
 _decode_kept = msgspec.msgpack.Decoder(list[KeptEvent]).decode
+_decode_typed = msgspec.msgpack.Decoder(list[_TypedEvent]).decode
 _decode_row = msgspec.msgpack.Decoder(TailRow).decode
 _decode_old_row = msgspec.msgpack.Decoder(_OldRow).decode
 _decode_order = msgspec.msgpack.Decoder(OrderPosition).decode
@@ -199,7 +215,9 @@ class _Packer:
 
 def _encoded(event: Event) -> bytes:
     fields = (event.source, event.incarnation, event.sequence, event.topic, event.published_at)
-    encoded = _encode((*fields, event.attributes, event.payload))
+    payload = event.payload_item
+    item = payload.item if isinstance(payload, TypedPayload) else payload
+    encoded = _encode((*fields, event.attributes, item))
     _check(_ARRAY_OF_ONE + encoded, 1)
     return encoded
 
@@ -273,10 +291,27 @@ def unpack_row(value: bytes) -> TailRow:
     return _decode_old_row(value).as_row() if value[:1] == bytes((_OLD_ROW,)) else _decode_row(value)
 
 
-def unpack_events(rows: Sequence[TailRow]) -> list[KeptEvent]:
-    """Decode the events of all rows at once; msgspec.MsgspecError if they are invalid."""
+def unpack_events(rows: Sequence[TailRow]) -> tuple[Sequence[KeptEvent], list[TypedPayload | None] | None]:
+    """Decode the events of all rows at once; msgspec.MsgspecError if they are invalid.
+
+    Also return what their payloads have besides data; None if all are plain bytes.
+    """
     count = sum(row.count for row in rows)
-    return _decode_kept(b"".join((_ARRAY_32, count.to_bytes(4, "big"), *[row.events for row in rows])))
+    body = b"".join((_ARRAY_32, count.to_bytes(4, "big"), *[row.events for row in rows]))
+    try:
+        return _decode_kept(body), None
+    except msgspec.ValidationError:
+        events = _decode_typed(body)
+    return events, [_without_details(event) for event in events]
+
+
+def _without_details(event: _TypedEvent) -> TypedPayload | None:
+    """Reduce the payload to its data, and return the whole if that had details."""
+    item: bytes | TypedPayload = event.payload
+    if not isinstance(item, TypedPayload):
+        return None
+    event.payload = item.data
+    return item
 
 
 def row_checksum(offset: int, value: bytes) -> int:

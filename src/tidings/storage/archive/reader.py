@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tidings.core.errors import ArchiveAhead, ArchiveCorrupt, ArchiveError, ArchiveTrimmed
+from tidings.core.events.subscription import Interest
 from tidings.storage.archive.database import open_database
 from tidings.storage.archive.errors import raised_as_archive_error
 from tidings.storage.archive.facts import Segment, check_name
@@ -25,9 +26,10 @@ from tidings.storage.archive.listing import (
     read_tail,
     sealed_end,
 )
+from tidings.storage.archive.newest import NewestRows, rows_at
 from tidings.storage.archive.notes import read_consumers, write_consumer
 from tidings.storage.archive.opened import Opened
-from tidings.storage.archive.rows import Rows, batch_of, projected
+from tidings.storage.archive.rows import Rows, batch_of, projected, published_at
 from tidings.storage.archive.segment_file import SegmentFile
 from tidings.storage.archive.verify import find_problems
 
@@ -48,6 +50,7 @@ class ArchiveReader(Opened):
         except BaseException:
             self._database.close()
             raise
+        self._newest = NewestRows(self)
 
     def segments(self) -> list[Segment]:
         """Return the sealed segments, oldest first."""
@@ -98,6 +101,16 @@ class ArchiveReader(Opened):
                 return end
             if found is not None:
                 return found
+
+    def newest(self, interest: Interest, stop: int, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+        """Return the newest row before `stop` of each topic, of those that the interest selects, with ascending
+        offsets. Without a filter, a segment costs its topics, not its rows, from the second time on."""
+        offsets = self._newest.offsets(interest, stop)
+        return rows_at(lambda start, end: self.read(start, end, batch_rows), offsets)
+
+    def published_ns(self, offset: int) -> int:
+        """Return when the event at this offset was published."""
+        return published_at(self.read(offset, offset + 1, columns=["published_ns"]))
 
     def commit(self, consumer: str, offset: int) -> None:
         """Record that the consumer needs nothing before `offset`; retention keeps the rest. Never goes back."""

@@ -42,8 +42,14 @@ SCHEMA = pa.schema(
         pa.field("notified_ns", pa.int64(), nullable=False),
         pa.field("out_of_order", pa.bool_(), nullable=False),
         pa.field("order", ORDER_TYPE, nullable=True),
+        pa.field("content_type", pa.string(), nullable=True),
+        pa.field("expires_ns", pa.int64(), nullable=True),
+        pa.field("reply_to", pa.string(), nullable=True),
+        pa.field("request", pa.string(), nullable=True),
     ]
 )
+DETAILS = ("content_type", "expires_ns", "reply_to", "request")
+"""Columns about the payload, null where it has none of it. Older segments do not have them."""
 OFFSET = "offset"
 """The column that identifies a row: it is always read."""
 BATCH_BYTES = 8 * 1024 * 1024
@@ -59,7 +65,9 @@ class Rows:
 
     def __init__(self, parts: Sequence[TailRow], skip: int, limit: int) -> None:
         kept = slice(skip, skip + limit)
-        self.events = unpack_events(parts)[kept]
+        events, details = unpack_events(parts)
+        self.events = events[kept]
+        self._details = None if details is None else details[kept]
         self.notified_ns = _spread(((part.notified_ns, part.count) for part in parts), kept)
         self.out_of_order = _spread(((part.out_of_order, part.count) for part in parts), kept)
         self.orders = list(chain.from_iterable(part.orders() for part in parts))[kept]
@@ -74,6 +82,12 @@ class Rows:
 
     def packed(self) -> list[bytes]:
         return [bytes(event.packed) for event in self.events]
+
+    def details(self, field: str, kind: pa.DataType) -> pa.Array:
+        """Return a detail of the payloads, null where it is empty."""
+        if self._details is None:
+            return pa.nulls(len(self), kind)
+        return pa.array([None if one is None else getattr(one, field) or None for one in self._details], kind)
 
     def sources(self) -> list[str]:
         pairs = [(event.source, event.incarnation) for event in self.events]
@@ -137,6 +151,10 @@ _COLUMNS: dict[str, Callable[[Rows], pa.Array]] = {
     "notified_ns": lambda rows: pa.array(rows.notified_ns, pa.int64()),
     "out_of_order": lambda rows: pa.array(rows.out_of_order, pa.bool_()),
     "order": _order_column,
+    "content_type": lambda rows: rows.details("content_type", pa.string()),
+    "expires_ns": lambda rows: rows.details("expires_at", pa.int64()),
+    "reply_to": lambda rows: rows.details("reply_to", pa.string()),
+    "request": lambda rows: rows.details("request", pa.string()),
 }
 
 
@@ -148,3 +166,9 @@ def projected(columns: Sequence[str] | None) -> pa.Schema:
     if unknown:
         raise ArchiveError(f"an archive has no column {unknown[0]!r}; it has {', '.join(SCHEMA.names)}")
     return pa.schema([field for field in SCHEMA if field.name in columns or field.name == OFFSET])
+
+
+def published_at(batches: Iterable[pa.RecordBatch]) -> int:
+    """Return when the event of a single row was published."""
+    (row,) = (published for batch in batches for published in batch.column("published_ns").to_pylist())
+    return int(row)

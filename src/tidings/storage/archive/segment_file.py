@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from tidings.core.errors import ArchiveCorrupt
 from tidings.storage.archive.facts import Segment
-from tidings.storage.archive.rows import SCHEMA
+from tidings.storage.archive.rows import DETAILS, SCHEMA
 from tidings.storage.troubles import one_line
 
 GROUP_ROWS = 32_768
@@ -29,12 +29,15 @@ _DICTIONARY_COLUMNS = [
     "source",
     "incarnation",
     "topic",
+    "content_type",
     "attributes.key_value.key",
     "attributes.key_value.value",
     "order.topic",
     "order.after.key_value.key",
 ]
 _DELTA_COLUMNS = ["offset", "sequence", "published_ns", "notified_ns"]
+_FORMER_SCHEMA = pa.schema([field for field in SCHEMA if field.name not in DETAILS])
+"""Of segments whose payloads are all plain bytes, sealed before there were others."""
 _MAX_CHECKED = 4096
 _checked: dict[tuple[object, ...], None] = {}
 """Files whose sha256 was verified, identified by what changes with their content."""
@@ -180,9 +183,11 @@ class SegmentFile:
 
     def _read_group(self, group: int, first: int, schema: pa.Schema) -> pa.RecordBatch:
         with _raised_as_corrupt(self._segment):
-            names = None if schema is SCHEMA else schema.names
+            has = set(self._parquet.schema_arrow.names)
+            names = [name for name in schema.names if name in has]
             table = self._parquet.read_row_group(group, columns=names, use_threads=False).combine_chunks()
-            columns = [column.chunk(0) for column in table.columns]
+            found = {name: table.column(name).chunk(0) for name in names}
+            columns = [found.get(field.name, pa.nulls(table.num_rows, field.type)) for field in schema]
             offsets = columns[0].to_numpy()
         if not np.array_equal(offsets, np.arange(first, first + len(offsets))):
             raise _corrupt(self._segment, "its offsets are not contiguous")
@@ -206,7 +211,7 @@ class SegmentFile:
         _checked[key] = None
 
     def _check_shape(self) -> None:
-        if not self._parquet.schema_arrow.equals(SCHEMA):
+        if not any(map(self._parquet.schema_arrow.equals, (SCHEMA, _FORMER_SCHEMA))):
             raise _corrupt(self._segment, "its columns are not those of an archive")
         if self._parquet.metadata.num_rows != self._segment.rows:
             raise _corrupt(

@@ -8,7 +8,10 @@ from tidings.core.kernel import Node, Port
 from tidings.core.overlay.best_effort.tree import TreeRouting
 from tidings.core.overlay.edge import Edge
 from tidings.core.overlay.forwarding import Forwarding, SettledNumbers
+from tidings.core.overlay.groups import MAX_STATUS_GROUPS, Groups
+from tidings.core.overlay.link_watch import LinkWatch
 from tidings.core.overlay.matching import Matcher
+from tidings.core.overlay.responders import Responders
 from tidings.core.overlay.routing import RoutingTable
 
 
@@ -23,9 +26,12 @@ class Broker(Node):
         self.name = port.node
         self.table = RoutingTable(matcher, port)
         self.forwarding = Forwarding(port, neighbours, self.table, SettledNumbers(), incarnation=incarnation)
-        self.edge = Edge(port, neighbours, self.table, self.forwarding, self.status)
-        self.tree = TreeRouting(port, neighbours, self.table, matcher)
-        super().__init__((self.forwarding, self.edge, self.tree))
+        self.groups = Groups(port, self.table)
+        self.edge = Edge(port, neighbours, self.table, self.forwarding, self.groups, self.status)
+        self.tree = TreeRouting(port, neighbours, self.table, matcher, self.groups)
+        watch = LinkWatch(port, self.table, self.forwarding)
+        responders = Responders(port, matcher, self.table.leads_anywhere)
+        super().__init__((self.forwarding, self.edge, self.groups, watch, self.tree, responders))
 
     def discard(self) -> None:
         self.table.discard()
@@ -41,6 +47,7 @@ class Broker(Node):
             "subscriptions": sum(len(held) for held in self.edge.clients.values()),
             "subscriptions_not_yet_accepted": self.edge.unaccepted,
             "duplicates_dropped": self.tree.duplicates,
+            "groups": self.groups.status()[:MAX_STATUS_GROUPS],
             "neighbours": {
                 link.peer: {
                     "present": link.present and link.heard > 0,

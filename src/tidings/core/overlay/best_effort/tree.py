@@ -13,6 +13,7 @@ from tidings.core.events.run import Run, Stretch
 from tidings.core.facts import Misbehaviour
 from tidings.core.kernel import Part, Port
 from tidings.core.messages import Confirm, Notify, PublishFailed
+from tidings.core.overlay.groups import Groups
 from tidings.core.overlay.matching import Matcher
 from tidings.core.overlay.routing import Route, RoutingTable
 from tidings.core.structures.recent_ids import RecentIds
@@ -22,13 +23,16 @@ class TreeRouting(Part):
     name = "tree"
     handles = {Publication: "on_publication", Run: "on_run"}
 
-    def __init__(self, port: Port, neighbours: Sequence[str], table: RoutingTable, matcher: Matcher) -> None:
+    def __init__(
+        self, port: Port, neighbours: Sequence[str], table: RoutingTable, matcher: Matcher, groups: Groups
+    ) -> None:
         super().__init__(port)
         self.recent = RecentIds()
         self.duplicates = 0
         self._neighbours = frozenset(neighbours)
         self._matcher = matcher
         self._table = table
+        self._groups = groups
         self._routes = table.routes
         self._first_time = self.recent.first_time
         self._send = port.send
@@ -51,6 +55,9 @@ class TreeRouting(Part):
         for hop, send in route.hops:
             if hop != sender:
                 send(publication)
+        if route.shared is not None:
+            self._groups.notify(route, publication)
+            return
         for send, subscriptions in route.notices:
             send(Notify(subscriptions, publication))
 
@@ -83,8 +90,7 @@ class TreeRouting(Part):
         for hop, send in route.hops:
             if hop != sender:
                 send(stretch)
-        for send, subscriptions in route.notices:
-            send(Notify(subscriptions, stretch))
+        self._groups.notify(route, stretch)
 
     def _take_from_client(self, client: str, publication: Publication) -> bool:
         """Confirm a client's publication, even a duplicate. Return False if it is rejected."""

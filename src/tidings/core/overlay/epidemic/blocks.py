@@ -26,8 +26,14 @@ import msgspec
 from msgspec import Raw
 
 from tidings.core.errors import AttributeValueError, WireError
-from tidings.core.events.event import MAX_EVENT_BYTES, EventId, Publication, rebuild_publication
-from tidings.core.events.run import Run
+from tidings.core.events.event import (
+    MAX_EVENT_BYTES,
+    EventId,
+    Publication,
+    rebuild_publication,
+    separate_payload,
+)
+from tidings.core.events.run import Run, Stretch
 from tidings.core.kernel import RandomSource
 from tidings.core.overlay.epidemic.messages import Carried, Fragment, Lack, PatternNumbers
 from tidings.core.overlay.epidemic.network_coding import Decoder
@@ -71,7 +77,6 @@ Block = tuple[int, bytes, int, bytes]
 header_of = attrgetter(*Header._fields)
 """Returns a fragment's header as a plain tuple."""
 _encode = msgspec.msgpack.Encoder().encode
-_decode_payload = msgspec.msgpack.Decoder(bytes).decode
 _place = Layout("<QHH").pack
 
 
@@ -119,9 +124,16 @@ def _room_bytes(carried: Carried, block_bytes: int, datagram_bytes: int, inline:
     stretch = carried.stretch
     names = len(carried.origin) + len(stretch.source) + len(stretch.topic)
     header_bytes = len(memoryview(inline)) + 24 * len(carried.numbers) + 4 * names
-    header_bytes += len(stretch.packed_header)
+    header_bytes += inline_header_bytes(stretch)
     room_bytes = datagram_bytes - header_bytes - HEADER_BYTES - MAX_GENERATION_BLOCKS
     return max(min(block_bytes, room_bytes), SMALLEST_BLOCK_BYTES)
+
+
+def inline_header_bytes(stretch: Stretch) -> int:
+    """Return the size of the header that each block repeats, with the details of the payload."""
+    if isinstance(stretch, Publication) and stretch.has_typed_payload:
+        return len(separate_payload(stretch)[1])
+    return len(stretch.packed_header)
 
 
 def checksum(fragment: Fragment) -> int:
@@ -206,10 +218,7 @@ class Assembly:
                 f"event {publication.id} has {len(attributes)} bytes of attributes; "
                 f"an event in blocks may have at most {MAX_INLINE_ATTRIBUTES_BYTES}"
             )
-        try:
-            payload = _decode_payload(publication.packed_payload)
-        except msgspec.MsgspecError as error:
-            raise WireError(f"event {publication.id}: its payload does not decode: {error}") from None
+        payload, own_header = separate_payload(publication)
         header = Header(
             carried.origin,
             carried.numbers,
@@ -222,7 +231,7 @@ class Assembly:
             len(payload),
             _digest(payload),
             block_bytes,
-            publication.packed_header,
+            own_header,
         )
         assembly = cls(header, publication.published_at)
         assembly.rank = assembly.blocks

@@ -23,8 +23,11 @@ from tidings.core.overlay.epidemic.recovery_state import RecoveryState
 from tidings.core.overlay.epidemic.settings import RecoverySettings
 from tidings.core.overlay.epidemic.tree import EpidemicTree
 from tidings.core.overlay.forwarding import Forwarding
+from tidings.core.overlay.groups import MAX_STATUS_GROUPS, Groups
 from tidings.core.overlay.labels import Label, label_text
+from tidings.core.overlay.link_watch import LinkWatch
 from tidings.core.overlay.matching import Matcher
+from tidings.core.overlay.responders import Responders
 from tidings.core.overlay.routing import RoutingTable
 
 ABSENT_AFTER_NS = 15_000_000_000
@@ -84,7 +87,8 @@ class EpidemicBroker(Node):
         self.owed = Owed(
             port, self.forwarding, self.patterns, self.recovery_state.losses, enabled=settings.solicits
         )
-        self.edge = Edge(port, neighbours, self.table, self.forwarding, self.status)
+        self.groups = Groups(port, self.table)
+        self.edge = Edge(port, neighbours, self.table, self.forwarding, self.groups, self.status)
         self.link_loss = LinkLoss(
             port,
             neighbours,
@@ -104,16 +108,20 @@ class EpidemicBroker(Node):
             self.high_waters,
             self.gossip_partners,
             self.gossip,
+            self.groups,
         )
         super().__init__(
             (
                 self.forwarding,
                 self.edge,
+                self.groups,
+                LinkWatch(port, self.table, self.forwarding),
                 self.directory,
                 self.link_loss,
                 self.high_waters,
                 self.tree,
                 self.gossip,
+                Responders(port, matcher, self.table.leads_anywhere),
             )
         )
 
@@ -134,6 +142,7 @@ class EpidemicBroker(Node):
             "subscriptions": sum(len(held) for held in self.edge.clients.values()),
             "subscriptions_not_yet_accepted": self.edge.unaccepted,
             "duplicates_dropped": self.tree.duplicates,
+            "groups": self.groups.status()[:MAX_STATUS_GROUPS],
             "recovery": {
                 "algorithm": self.settings.algorithm,
                 "brokers_known": len(self.directory.others),

@@ -19,6 +19,7 @@ from tidings.core.overlay.epidemic.messages import PatternNumbers
 from tidings.core.overlay.epidemic.numbering import PatternNumbering, Renamed
 from tidings.core.overlay.epidemic.pattern_counter import Count, PatternCounter
 from tidings.core.overlay.matching import Selection
+from tidings.core.overlay.members import is_member
 from tidings.core.overlay.routing import RoutingListener, RoutingTable
 
 MAX_REMEMBERED = 4_096
@@ -124,6 +125,8 @@ class Patterns(RoutingListener):
         return matching
 
     def held_here(self, interest: Interest, held: bool) -> None:
+        if is_member(interest):
+            return  # there are no events to number
         for pattern in patterns_of(interest):
             interests = self._interests.setdefault(pattern, {})
             if held:
@@ -161,6 +164,8 @@ class Patterns(RoutingListener):
         return name
 
     def held_by_clients(self, interest: Interest, held: bool) -> None:
+        if is_member(interest):
+            return
         for pattern in patterns_of(interest):
             count = self._local.get(pattern, 0) + (1 if held else -1)
             if count:

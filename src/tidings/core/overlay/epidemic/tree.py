@@ -23,7 +23,7 @@ from tidings.core.events.event import Publication
 from tidings.core.events.run import Run, Stretch, singles
 from tidings.core.facts import Misbehaviour
 from tidings.core.kernel import Part, Port
-from tidings.core.messages import Confirm, Notify, PublishFailed
+from tidings.core.messages import Confirm, PublishFailed
 from tidings.core.overlay.epidemic.blocks import (
     MAX_INLINE_ATTRIBUTES_BYTES,
     Assembly,
@@ -31,6 +31,7 @@ from tidings.core.overlay.epidemic.blocks import (
     header_of,
     in_blocks,
     in_datagrams,
+    inline_header_bytes,
 )
 from tidings.core.overlay.epidemic.gossip import Gossip
 from tidings.core.overlay.epidemic.gossip_partners import GossipPartners
@@ -40,6 +41,7 @@ from tidings.core.overlay.epidemic.messages import MAX_ROUTE, Carried, Fragment
 from tidings.core.overlay.epidemic.patterns import Patterns
 from tidings.core.overlay.epidemic.recovery_state import RecoveryState
 from tidings.core.overlay.epidemic.settings import RecoverySettings
+from tidings.core.overlay.groups import Groups
 from tidings.core.overlay.matching import Matcher
 from tidings.core.overlay.routing import Route, RoutingTable
 from tidings.core.structures.recent_ids import RecentIds
@@ -101,6 +103,7 @@ class EpidemicTree(Part):
         high_waters: HighWaters,
         gossip_partners: GossipPartners,
         gossip: Gossip,
+        groups: Groups,
     ) -> None:
         super().__init__(port)
         self.duplicates = 0
@@ -116,6 +119,7 @@ class EpidemicTree(Part):
         self._high_waters = high_waters
         self._gossip_partners = gossip_partners
         self._gossip = gossip
+        self._groups = groups
         self._published = RecentIds()
         self._forwarded = RecentIds()
         self._passing: OrderedDict[tuple[Any, ...], Passing] = OrderedDict()
@@ -196,7 +200,7 @@ class EpidemicTree(Part):
     def _receive(self, sender: str, message: Carried, route: Route) -> None:
         """Take the events for our own clients, however they came."""
         stretch, by = message.stretch, message.by
-        if by and not route.notices:
+        if by and not route.wanted:
             self.unwanted += stretch.count
             return
         fresh = _unseen(self._recovery_state.received, stretch)
@@ -209,12 +213,11 @@ class EpidemicTree(Part):
             self._gain(message.part(new), route, sender, by)
 
     def _gain(self, carried: Carried, route: Route, sender: str, by: str) -> None:
-        wanted = bool(route.notices) or carried.origin == self.port.node
+        wanted = route.wanted or carried.origin == self.port.node
         entry = self._recovery_state.take(
             carried, wanted=wanted, cached=wanted or self._settings.records_routes
         )
-        for send, subscriptions in route.notices:
-            send(Notify(subscriptions, carried.stretch, by))
+        self._groups.notify(route, carried.stretch, by)
         if wanted:
             self._gossip.on_gained(entry, sender, by)
 
@@ -245,7 +248,7 @@ class EpidemicTree(Part):
         had = self._recovery_state.has(message.source, message.incarnation, message.sequence)
         if had and by:
             self._recovery_state.again(message.origin, message.numbers)
-        wanted = bool(route.notices) and not had
+        wanted = route.wanted and not had
         recoding = not by and not had and passing.recodes(message, self._settings.redundancy)
         try:
             assembly = self._assemble(sender, message) if wanted or recoding else None
@@ -356,7 +359,7 @@ def _too_long(stretch: Stretch) -> list[int]:
     if stretch.size_bytes + len(stretch.packed_header) <= MAX_INLINE_ATTRIBUTES_BYTES:
         return []
     inline_bytes = [
-        (event.sequence, len(memoryview(event.packed_attributes)) + len(event.packed_header))
+        (event.sequence, len(memoryview(event.packed_attributes)) + inline_header_bytes(event))
         for event in singles(stretch)
     ]
     return [sequence for sequence, size_bytes in inline_bytes if size_bytes > MAX_INLINE_ATTRIBUTES_BYTES]

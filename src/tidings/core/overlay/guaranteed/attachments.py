@@ -20,12 +20,13 @@ from tidings.core.errors import FilterError, StoreCorrupt, StoreError, TopicErro
 from tidings.core.events.subscription import Interest, make_interest
 from tidings.core.facts import Misbehaviour
 from tidings.core.filters.matching.cover_index import CoverIndex
-from tidings.core.kernel import Part, Port, TimerName
+from tidings.core.kernel import Part, TimerName
 from tidings.core.messages import (
     PublishFailed,
     Status,
     StatusRequest,
     Subscribe,
+    SubscribeAfterHistory,
     Subscribed,
     SubscribeFailed,
     Unsubscribe,
@@ -51,6 +52,7 @@ from tidings.core.overlay.guaranteed.messages import (
     StampTaken,
 )
 from tidings.core.overlay.guaranteed.queued import LocalClient
+from tidings.core.overlay.guaranteed.relays import RelayingPort
 from tidings.core.overlay.guaranteed.sessions import Sessions
 from tidings.core.overlay.guaranteed.subscription_log import LogEntry
 from tidings.core.overlay.guaranteed.subscriptions import PublisherStamps, SubscriptionListener, Subscriptions
@@ -66,6 +68,9 @@ ABSENT_CHECK_NS = 15_000_000_000
 MAX_AHEAD = 1_000_000
 """How far a client's sequence may jump ahead; more is taken for a mistake."""
 MAX_UNCOVERED_SHOWN = 64
+NAME_TOPIC = "/~share/"
+"""Before the name of a durable subscription or group. A subscription with such a topic always has a record of its own:
+every broker must see it in its log, and it must bring nothing that is older than it."""
 MAX_BASELINE = 4_096
 """How many flows a Baseline lists, the most recent ones."""
 
@@ -121,6 +126,7 @@ class Attachments(Part, SubscriptionListener):
         Stamped: "on_stamped",
         Notified: "on_notified",
         Subscribe: "on_subscribe",
+        SubscribeAfterHistory: "on_subscribe",
         Unsubscribe: "on_unsubscribe",
         Drain: "on_drain",
         StatusRequest: "on_status_request",
@@ -128,7 +134,7 @@ class Attachments(Part, SubscriptionListener):
 
     def __init__(
         self,
-        port: Port,
+        port: RelayingPort,
         sessions: Sessions,
         subscriptions: Subscriptions,
         local: LocalSubscriptions,
@@ -141,6 +147,7 @@ class Attachments(Part, SubscriptionListener):
     ) -> None:
         """`describe` returns the broker's status."""
         super().__init__(port)
+        self._inside = port.inside
         self._bookmarks = bookmarks
         self.clients: dict[str, Attachment] = {}
         self._describe = describe
@@ -154,9 +161,13 @@ class Attachments(Part, SubscriptionListener):
         self._store = store
         self._records: dict[Interest, str] = {}
         """Our own live record for each interest."""
+        self._silent_records: dict[Interest, str] = {}
+        """The same for archives. Nothing else hides behind them, for it might answer requests."""
         self._complete = CoverIndex()
         self._covering: dict[Interest, None] = {}
         self._held_back: list[tuple[str, Attach | Subscribe | Unsubscribe | Drain]] = []
+        self.archive: tuple[str, str] | None = None
+        """The client that records this broker's archive, and its subscription; None if there is none."""
         self._load()
 
     def _load(self) -> None:
@@ -181,11 +192,15 @@ class Attachments(Part, SubscriptionListener):
         log is complete."""
         name = self._sessions.neighbourhood.name
         own = [entry for entry in self._log if entry.record.broker == name and not entry.dead]
-        self._records |= {entry.interest: entry.id for entry in own}
+        for entry in own:
+            self._records_of(silent=entry.silent)[entry.interest] = entry.id
         found = [entry.id for entry in own if entry.id not in self._local.users]
         self._local.set_orphans([*self._local.orphans, *found])
         if self._local.orphans and not self._subscriptions.recovering:
             self.port.set_timer((self.name, "orphans"), self.port.now + ORPHAN_NS)
+
+    def _records_of(self, *, silent: bool) -> dict[Interest, str]:
+        return self._silent_records if silent else self._records
 
     def start(self) -> None:
         self.port.set_timer((self.name, "absent"), self.port.now + ABSENT_CHECK_NS)
@@ -199,7 +214,8 @@ class Attachments(Part, SubscriptionListener):
     def _end_absent(self) -> None:
         for name, client in list(self.clients.items()):
             limit_ns = ABSENT_NS if client.lasting else SHORT_ABSENT_NS
-            if not client.attached and self.port.now - client.away_since > limit_ns:
+            is_absent = not client.attached and name not in self._inside
+            if is_absent and self.port.now - client.away_since > limit_ns:
                 for subscription in [*client.subscriptions, *client.draining]:
                     self.on_unsubscribe(name, Unsubscribe(subscription))
                 self._bookmarks.forget(name)
@@ -393,15 +409,23 @@ class Attachments(Part, SubscriptionListener):
         self, client: str, message: Subscribe, held: ClientSubscription
     ) -> ClientSubscription | None:
         """After a restart of the client, keep an equal subscription and remove a different one."""
-        if held.interest == check_subscription(message, None) and held.headers == message.headers:
+        interest = check_subscription(message, None)
+        after_history = isinstance(message, SubscribeAfterHistory)
+        elsewhere = after_history and self._archive_record(interest) not in (None, held.record)
+        if held.interest == interest and held.headers == message.headers and not elsewhere:
             return held
         self._remove(client, message.subscription, held, drain=False)
         return None
 
     def _add(self, client: str, message: Subscribe, interest: Interest) -> ClientSubscription:
-        record_id = self._record_for(interest)
+        after_history = isinstance(message, SubscribeAfterHistory)
+        record_id = self._archive_record(interest) if after_history else None
+        if record_id is None:
+            silent = self.archive == (client, message.subscription)
+            record_id = self._record_for(interest, silent=silent, after_history=after_history)
         held = ClientSubscription(interest, record_id, headers=message.headers)
-        held.joined = record_id in self._local.users
+        # Whoever returns after this broker lost its disk gets all that is kept for it, so nothing is too old.
+        held.joined = record_id in self._local.users and record_id not in self._local.orphans
         topics = tuple(topic.text for topic in interest.topics)
         stored = StoredSubscription(
             client, message.subscription, topics, interest.sql, record_id, message.headers
@@ -417,24 +441,42 @@ class Attachments(Part, SubscriptionListener):
             self._delivery.adopt(UNKNOWN_CLIENT + record_id, client, message.subscription, interest)
         return held
 
-    def _record_for(self, interest: Interest) -> str:
-        """Return the id of an equal record, a complete one that covers it, an orphan that does, or a new one."""
-        record_id = self._records.get(interest)
+    @property
+    def archive_subscription(self) -> ClientSubscription | None:
+        """What this broker's archive records; None if it has none."""
+        client = None if self.archive is None else self.clients.get(self.archive[0])
+        return None if client is None or self.archive is None else client.subscriptions.get(self.archive[1])
+
+    def _archive_record(self, interest: Interest) -> str | None:
+        """Return the id of the archive's record if it covers the interest, complete or not: a subscription that uses it
+        gets everything that the archive gets from now on."""
+        held = self.archive_subscription
+        return held.record if held is not None and held.interest.covers(interest) else None
+
+    def _record_for(self, interest: Interest, *, silent: bool, after_history: bool) -> str:
+        """Return the id of an equal record, a complete one that covers it, an orphan that does, or a new one. Archives
+        have silent ones."""
+        records = self._records_of(silent=silent)
+        record_id = records.get(interest)
         if record_id is not None:
             return record_id
-        wider = self._complete.find(interest)
+        is_name = names_share(interest)
+        wider = None if is_name or silent else self._complete.find(interest)
         if wider is not None:
             return self._records[wider]
-        for orphan in self._local.orphans:  # the subscription may have used it before our disk was lost
+        orphans = () if is_name else self._local.orphans
+        for orphan in orphans:  # the subscription may have used it before our disk was lost
             entry = self._log.get(orphan)
-            if entry is not None and entry.interest.covers(interest):
+            if entry is None or not entry.interest.covers(interest):
+                continue
+            if entry.silent == silent or (entry.silent and after_history):
                 return orphan
         record_id = self._subscriptions.next_own_id()
-        self._records[interest] = record_id
+        records[interest] = record_id
         try:
-            self._subscriptions.add_own(record_id, interest)
+            self._subscriptions.add_own(record_id, interest, silent=silent)
         except StoreError:
-            del self._records[interest]
+            del records[interest]
             raise
         return record_id
 
@@ -492,8 +534,8 @@ class Attachments(Part, SubscriptionListener):
         entry = self._log.get(record_id)
         if entry is None or entry.dead:
             return
-        del self._records[entry.interest]
-        if entry.interest in self._covering:
+        del self._records_of(silent=entry.silent)[entry.interest]
+        if not entry.silent and entry.interest in self._covering:
             del self._covering[entry.interest]
             self._complete.remove(entry.interest)
         self._subscriptions.end_own(entry)
@@ -502,7 +544,8 @@ class Attachments(Part, SubscriptionListener):
 
     def progressed(self, entry: LogEntry) -> None:
         """More brokers know one of our records."""
-        if entry.cover.is_everything and entry.interest not in self._covering:
+        is_wide = entry.cover.is_everything and not entry.silent and not names_share(entry.interest)
+        if is_wide and entry.interest not in self._covering:
             self._covering[entry.interest] = None
             self._complete.add(entry.interest)
         for (client, subscription), held in list(self._local.users.get(entry.id, {}).items()):
@@ -546,6 +589,11 @@ class Attachments(Part, SubscriptionListener):
 
     def on_status_request(self, sender: str, message: StatusRequest) -> None:
         self.port.send(sender, Status(msgspec.json.encode(self._describe()).decode()))
+
+
+def names_share(interest: Interest) -> bool:
+    """Return True if the interest is that of a durable subscription or group."""
+    return any(topic.text.startswith(NAME_TOPIC) for topic in interest.topics)
 
 
 def _key(client: str, subscription: str) -> bytes:

@@ -150,6 +150,11 @@ class LeftBookmarks:
         """Take the bookmark of an earlier subscription; None if there was none, or it ended."""
         return self._found.pop(subscription, None)
 
+    @property
+    def left(self) -> list[str]:
+        """The earlier subscriptions whose bookmarks nobody has taken."""
+        return list(self._found)
+
     def has_discarded(self, subscriptions: Iterable[str]) -> bool:
         """Return True if an event for one of these was discarded, and is lost."""
         return not self._discarded.isdisjoint(subscriptions)

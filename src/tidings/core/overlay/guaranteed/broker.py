@@ -11,18 +11,22 @@ from tidings.core.kernel import Node, Port
 from tidings.core.overlay.guaranteed.attachments import Attachments
 from tidings.core.overlay.guaranteed.bookmarks import KeptBookmarks
 from tidings.core.overlay.guaranteed.delivery import Delivery
+from tidings.core.overlay.guaranteed.far_links import FarLinks
 from tidings.core.overlay.guaranteed.local_subscriptions import LocalSubscriptions
 from tidings.core.overlay.guaranteed.membership import Membership, read_news
 from tidings.core.overlay.guaranteed.messages import Neighbour
 from tidings.core.overlay.guaranteed.neighbourhood import Neighbourhood
+from tidings.core.overlay.guaranteed.ordered_shares import OrderedShares
 from tidings.core.overlay.guaranteed.queued import LocalClient, name_of
 from tidings.core.overlay.guaranteed.relays import RelayingPort, Relays
 from tidings.core.overlay.guaranteed.sessions import Sessions
+from tidings.core.overlay.guaranteed.shares import Shares
 from tidings.core.overlay.guaranteed.spill import SpillLimits
 from tidings.core.overlay.guaranteed.subscription_log import SubscriptionLog
 from tidings.core.overlay.guaranteed.subscriptions import PublisherStamps, SubscriptionListener, Subscriptions
 from tidings.core.overlay.labels import Label, label_text
-from tidings.core.overlay.matching import Matcher
+from tidings.core.overlay.matching import Matcher, Selection
+from tidings.core.overlay.responders import Responders
 from tidings.core.store import Change, Store
 
 DEFAULT_WINDOW = 64
@@ -39,6 +43,15 @@ class BrokerRecord(msgspec.Struct, array_like=True, frozen=True):
     """The generation of its log, which changes when the disk is lost."""
     around: tuple[tuple[str, tuple[int, ...], str], ...] = ()
     """Its neighbourhood at its first start."""
+
+
+MAX_NAMES = 10
+"""How many names an error lists."""
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - MAX_NAMES
+    return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -88,7 +101,8 @@ class GuaranteedBroker(Node, SubscriptionListener):
         self.generation = identity.generation
         news = read_news(store)
         self.neighbourhood = self._make_neighbourhood(identity, neighbours, news)
-        self.log = SubscriptionLog(label, store, Matcher() if matcher is None else matcher)
+        matcher = Matcher() if matcher is None else matcher
+        self.log = SubscriptionLog(label, store, matcher)
         self.sessions = Sessions(
             port,
             self.neighbourhood,
@@ -126,7 +140,19 @@ class GuaranteedBroker(Node, SubscriptionListener):
             store,
             describe=self.status,
         )
-        self.membership = Membership(port, self.sessions, self.delivery, self.attachments, store, news)
+        links = FarLinks(port, self.sessions, incarnation=incarnation)
+        self.ordered_shares = OrderedShares(port, self.receive, self.attachments.on_link_down)
+        self.shares = Shares(
+            port,
+            self.subscriptions,
+            store,
+            links,
+            self.ordered_shares,
+            self.receive,
+            self.attachments.on_link_down,
+            incarnation=incarnation,
+        )
+        self.membership = Membership(port, self.sessions, self.delivery, self.attachments, links, store, news)
         self.relays = Relays(port, self.sessions, self.delivery, self.receive, incarnation=incarnation)
         # Relays first: a direct connection must end a circuit before the sessions see it.
         parts = (
@@ -136,9 +162,17 @@ class GuaranteedBroker(Node, SubscriptionListener):
             self.delivery,
             self.bookmarks,
             self.attachments,
+            links,
+            self.ordered_shares,
+            self.shares,
             self.membership,
+            Responders(port, matcher, self._leads_anywhere),
         )
         super().__init__(parts)
+
+    def _leads_anywhere(self, selection: Selection) -> bool:
+        """Return False only if nobody is subscribed: a broker that lost its log cannot tell."""
+        return self.subscriptions.recovering or self.log.leads_anywhere(selection)
 
     def _identify(
         self, label: Label | None, neighbours: Mapping[str, tuple[Label, str]], incarnation: int, new: bool
@@ -186,7 +220,22 @@ class GuaranteedBroker(Node, SubscriptionListener):
         self.store.write([("identity", b"recovering", None)])
 
     def leave(self) -> None:
-        """Leave the network for good. LeftNetwork is emitted when nothing waits for this broker any more."""
+        """Leave the network for good. LeftNetwork is emitted when nothing waits for this broker any more.
+
+        Raise ValueError if it cannot leave.
+        """
+        kept = [str(row["name"]) for row in self.shares.status()]
+        if kept:
+            raise ValueError(
+                f"{self.name} cannot leave: it keeps {_listed(kept)}, and what waits there would be lost; "
+                "attach to these elsewhere for a while, so that they move there, or end them (tidings cancel)"
+            )
+        stuck = self.shares.end_former_homes()
+        if stuck:
+            raise ValueError(
+                f"{self.name} cannot leave yet: it passes on events of {_listed(stuck)}, which moved to other brokers; "
+                "try again when these can be reached"
+            )
         self.membership.leave()
 
     def discard(self) -> None:
@@ -234,6 +283,9 @@ class GuaranteedBroker(Node, SubscriptionListener):
                 {"name": name, "kind": kind, "publications": count}
                 for kind, name, count in sorted(waiting_for)[:MAX_STATUS_ROWS]
             ],
+            "durable": self.shares.status()[:MAX_STATUS_ROWS],
+            "durable_count": self.shares.count,
+            "moved_away": self.shares.moved_away()[:MAX_STATUS_ROWS],
             "neighbours": {peer: self._peer_status(peer) for peer in self._shown_peers()},
         }
 

@@ -116,6 +116,11 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         subscriptions.listeners.append(self)
 
     @property
+    def last_serial(self) -> int:
+        """The serial of the last publication taken here."""
+        return self._serial
+
+    @property
     def is_drained(self) -> bool:
         """True if nothing waits here, and no client of ours wants anything."""
         return not self.queue and not any(entry.record.broker == self._name for entry in self._log)

@@ -17,6 +17,7 @@ from tidings.core.kernel import Node, Part, Port, TimerName
 from tidings.core.messages import Refused
 from tidings.core.overlay.guaranteed.attachments import Attachments
 from tidings.core.overlay.guaranteed.delivery import Delivery
+from tidings.core.overlay.guaranteed.far_links import FarLinks
 from tidings.core.overlay.guaranteed.messages import Join, Joined, Neighbour
 from tidings.core.overlay.guaranteed.neighbourhood import Neighbourhood
 from tidings.core.overlay.guaranteed.sessions import SessionListener, Sessions, has_left
@@ -54,6 +55,7 @@ class Membership(Part, SessionListener):
         sessions: Sessions,
         delivery: Delivery,
         attachments: Attachments,
+        links: FarLinks,
         store: Store,
         news: dict[str, Neighbour],
     ) -> None:
@@ -62,6 +64,7 @@ class Membership(Part, SessionListener):
         self._sessions = sessions
         self._delivery = delivery
         self._attachments = attachments
+        self._links = links
         sessions.listeners.append(self)
         self._around: Neighbourhood = sessions.neighbourhood
         self._store = store
@@ -163,7 +166,8 @@ class Membership(Part, SessionListener):
 
     def on_timer(self, name: TimerName) -> None:
         reached = [peer for peer in self._around.primary if self._sessions.established(peer)]
-        if not self._delivery.is_drained or (self._around.primary and not reached):
+        drained = self._delivery.is_drained and self._links.is_drained
+        if not drained or (self._around.primary and not reached):
             self._set_check()
             return
         gone = Neighbour(self._around.name, self._around.label, "", True)

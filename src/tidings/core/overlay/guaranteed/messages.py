@@ -58,8 +58,12 @@ class Record(WireMessage, frozen=True, gc=False, tag=43):
     dead: bool = False
 
 
+class SilentRecord(Record, frozen=True, gc=False, tag=60):
+    """Only the broker's archive uses it, and streams that began with what the archive has: nobody answers requests."""
+
+
 class Records(WireMessage, frozen=True, gc=False, tag=44):
-    records: Annotated[tuple[Record, ...], Meta(max_length=4096)]
+    records: Annotated[tuple[Record | SilentRecord, ...], Meta(max_length=4096)]
 
 
 class RecordsTaken(WireMessage, frozen=True, gc=False, tag=45):

@@ -17,7 +17,7 @@ import msgspec
 from tidings.core.errors import FilterError, StoreCorrupt, TopicError, WireError
 from tidings.core.events.run import Stretch
 from tidings.core.events.subscription import Interest, make_interest
-from tidings.core.overlay.guaranteed.messages import Record
+from tidings.core.overlay.guaranteed.messages import Record, SilentRecord
 from tidings.core.overlay.guaranteed.regions import Region
 from tidings.core.overlay.labels import Label, on_path
 from tidings.core.overlay.matching import Matcher, Selection
@@ -26,7 +26,7 @@ from tidings.core.structures.range_set import RangeSet
 
 MAX_CACHED_ROUTES = 4_096
 _encode = msgspec.msgpack.Encoder().encode
-_decode_row = msgspec.msgpack.Decoder(tuple[int, Record]).decode
+_decode_row = msgspec.msgpack.Decoder(tuple[int, Record | SilentRecord]).decode
 _decode_position = msgspec.msgpack.Decoder(int).decode
 _decode_ranges = msgspec.msgpack.Decoder(list[tuple[int, int]]).decode
 COLLECTED = b"\0"
@@ -56,6 +56,10 @@ class LogEntry:
     @property
     def id(self) -> str:
         return self.record.id
+
+    @property
+    def silent(self) -> bool:
+        return isinstance(self.record, SilentRecord)
 
     @property
     def dead(self) -> bool:
@@ -255,6 +259,12 @@ class SubscriptionLog:
             return self._route(next(iter(selections)), origin)
         interests = dict.fromkeys(interest for selection in selections for interest in selection.interests)
         return self._compute(tuple(interests), origin)
+
+    def leads_anywhere(self, selection: Selection) -> bool:
+        """Return True if any broker wants publications of this selection that are published here, and not only for its
+        archive."""
+        route = self._route(selection, self._label)
+        return any(not entry.silent for destination in route for entry in destination.entries)
 
     def _route(self, selection: Selection, origin: Label) -> Route:
         route = self._routes.get((selection, origin))

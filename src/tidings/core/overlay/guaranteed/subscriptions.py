@@ -25,6 +25,7 @@ from tidings.core.overlay.guaranteed.messages import (
     Record,
     Records,
     RecordsTaken,
+    SilentRecord,
     Sync,
 )
 from tidings.core.overlay.guaranteed.regions import Region, RegionWire
@@ -158,11 +159,12 @@ class Subscriptions(Part, SessionListener):
         self._own_number += 1
         return f"{self.port.node}/{self._incarnation}/{self._own_number}"
 
-    def add_own(self, record_id: str, interest: Interest) -> LogEntry:
+    def add_own(self, record_id: str, interest: Interest, *, silent: bool = False) -> LogEntry:
         """Write a new record of this broker to disk, and send it to the others."""
         own = self._sessions.neighbourhood
         topics = tuple(topic.text for topic in interest.topics)
-        record = Record(record_id, own.name, own.label, topics, interest.sql)
+        kind = SilentRecord if silent else Record
+        record = kind(record_id, own.name, own.label, topics, interest.sql)
         (entry,) = self.log.take([record])
         self._spread([entry], None)
         return entry
@@ -456,10 +458,13 @@ class Subscriptions(Part, SessionListener):
             self.port.send(peer, Covered((entry.id,), entry.dead, entry.cover.to_wire()))
 
     def _worth_reporting(self, peer: str, entry: LogEntry) -> bool:
+        """Return whether to report to the peer. Not before it has listed what it has: then we sent what it lacks, so
+        whoever hears of our claim knows the records that we had when we made it (core/overlay/guaranteed/shares.py
+        relies on that)."""
         exchange = self._exchanges.get(peer)
         return (
             exchange is not None
-            and exchange.linked
+            and exchange.lacking is not None
             and bool(entry.cover)
             and entry.reported.get(peer) != entry.cover
             and not self._waits_for_peers(entry, peer)

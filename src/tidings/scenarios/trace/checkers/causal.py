@@ -48,7 +48,7 @@ def causal_order(trace: Trace, *, orders: frozenset[str] | None = None) -> Verdi
 
 
 def find_late(coded: Coded, rows: Array) -> Found:
-    """Find which of these deliveries, sorted by subscriber and position, come too late.
+    """Find which of these deliveries, those of each viewer in its order, come too late.
 
     Dependencies come from all deliveries of `coded`.
     """
@@ -62,7 +62,7 @@ def find_late(coded: Coded, rows: Array) -> Found:
     def describe(place: int) -> Case:
         # `shown_before` has an entry for the first late places, and only these are described.
         return Case(
-            (int(coded.subscriber[rows[place]]), place), _witness(coded, rows[place], shown_before[place])
+            (int(coded.viewer[rows[place]]), place), _witness(coded, rows[place], shown_before[place])
         )
 
     return Found(len(broken), first_cases(broken.tolist(), describe))
@@ -164,7 +164,7 @@ class _Pasts:
 def _late_in_own_source(coded: Coded, rows: Array) -> tuple[Mask, dict[int, int]]:
     """Find the places that come after a later event of their own source, and for some of them that event's row."""
     events = coded.events
-    stream = coded.subscriber[rows] * len(events.source_names) + events.source[coded.event[rows]]
+    stream = coded.viewer[rows] * len(events.source_names) + events.source[coded.event[rows]]
     order = np.argsort(stream, kind="stable")
     ordinal = events.ordinal[coded.event[rows[order]]]
     broken = np.flatnonzero(ordinal < highest_before(stream[order], ordinal))
@@ -182,7 +182,7 @@ def _late_in_own_source(coded: Coded, rows: Array) -> tuple[Mask, dict[int, int]
 def _late_by_vectors(coded: Coded, rows: Array, past: _Pasts, shown_before: dict[int, int]) -> Mask:
     """Find the places that come after an event whose vector includes them; add rows to `shown_before` for some."""
     late = np.zeros(len(rows), dtype=np.bool_)
-    bounds = [*np.flatnonzero(segment_starts(coded.subscriber[rows])), len(rows)]
+    bounds = [*np.flatnonzero(segment_starts(coded.viewer[rows])), len(rows)]
     for start, end in pairwise(bounds):
         event = coded.event[rows[start:end]]
         source = coded.events.source[event] - past.low
@@ -218,7 +218,7 @@ def _known_before(past: _Pasts, event: Array, with_vector: Array, source: Array,
 def _witness(coded: Coded, late_row: int, shown_row: int) -> Witness:
     pair = (coded.event_id(shown_row), coded.event_id(late_row))
     positions = (int(coded.position[shown_row]), int(coded.position[late_row]))
-    name = coded.subscriber_name(late_row)
+    name = coded.subscriptions.viewer_names[coded.viewer[late_row]]
     text = (
         f"subscriber {name} sees {pair[0]} at position {positions[0]}, "
         f"then {pair[1]}, which is in its past, at {positions[1]}"

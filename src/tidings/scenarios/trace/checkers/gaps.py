@@ -18,7 +18,7 @@ def gap_free(
 ) -> Verdict:
     """Check that every event that a subscription is owed (see `trace.demand`) was delivered to it.
 
-    `counts` has how many were `expected` and how many of these were `delivered`.
+    `counts` has how many were `expected`, how many of these were `delivered`, and how many others had `expired`.
     """
     found = find_gaps(
         trace.coded, confirmed_only=confirmed_only, strict_end=strict_end, cut_off_ns=cut_off_ns
@@ -35,7 +35,7 @@ def find_gaps(
         row, event = divmod(int(key), len(coded.events))
         return _missing(coded.events, coded.subscriptions, row, event, "never arrived")
 
-    counts = {"expected": owed.expected, "delivered": owed.delivered}
+    counts = {"expected": owed.expected, "delivered": owed.delivered, "expired": owed.expired}
     return Found(len(owed.missing), first_cases(owed.missing, describe), counts)
 
 
@@ -90,6 +90,6 @@ def find_unequal(events: Events, subscriptions: CodedSubscriptions, missing: Key
 
 def _missing(events: Events, subscriptions: CodedSubscriptions, row: int, event: int, what: str) -> Case:
     event_id = events.name(event)
-    text = f"event {event_id}, selected by subscription {subscriptions.describe(row)}, {what}"
+    text = f"event {event_id}, selected by {subscriptions.describe_account(row)}, {what}"
     name = subscriptions.subscriber_names[subscriptions.subscriber[row]]
     return Case((row, event), Witness(text, (event_id,), (name,)))

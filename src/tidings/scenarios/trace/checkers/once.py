@@ -3,61 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
 
+from tidings.scenarios.trace.checkers.rules import BrokenRule, Key, found_by_rules
+from tidings.scenarios.trace.checkers.steady import KEPT, excused
 from tidings.scenarios.trace.coded import Array, Coded, Events, Mask, index_in_sorted, segment_starts
 from tidings.scenarios.trace.reader import Trace
-from tidings.scenarios.trace.verdict import Case, Found, Verdict, Witness, first_cases, verdict_of
+from tidings.scenarios.trace.verdict import Found, Verdict, Witness, verdict_of
 
 EXACTLY_ONCE = "exactly_once"
 
-Key = tuple[int, ...]
 
-
-class _Broken(NamedTuple):
-    """Holds the rows that break one rule; `place` returns a row's sort key among them."""
-
-    rule: str
-    rows: Array
-    describe: Callable[[str, int], Witness]
-    place: Callable[[int], Key]
-
-
-def exactly_once(trace: Trace) -> Verdict:
+def exactly_once(trace: Trace, *, members: str = KEPT) -> Verdict:
     """Check that each subscription gets an event at most once, and only events that it selects.
 
     A delivery must belong to a subscription that its subscriber made, and must not come before the request. Its event
     must have been published, before the delivery and before the subscription was cancelled, and the subscription must
     select it. Events published before the cancellation may arrive after it. A subscriber's positions run from 0
     without gaps or duplicates. Event ids are unique, and `source:sequence`. A row counts once for each rule it breaks.
+
+    Durable subscriptions and groups may get an event again as another attempt (`checkers.shared` checks when). What
+    members of a group may get twice depends on what the network promises (`steady`).
     """
     published = find_wrong_publications(trace.published, trace.coded.events)
-    return verdict_of(EXACTLY_ONCE, [published, find_wrong_deliveries(trace.coded)])
+    return verdict_of(EXACTLY_ONCE, [published, find_wrong_deliveries(trace.coded, members)])
 
 
-def find_wrong_deliveries(coded: Coded) -> Found:
-    def of_stream(row: int) -> Key:
-        return (
-            int(coded.subscription[row]),
-            int(coded.event[row]),
-            int(coded.position[row]),
-            coded.number(row),
-        )
-
+def find_wrong_deliveries(coded: Coded, members: str = KEPT) -> Found:
     def of_subscriber(row: int) -> Key:
         return (int(coded.subscriber[row]), int(coded.position[row]), coded.number(row))
 
-    describe = _delivery(coded)
+    describe, repeated = describe_delivery(coded), repeated_rows(coded)
     broken = [
         *_broken_deliveries(coded),
-        _Broken("is delivered again", repeated_rows(coded), describe, of_stream),
-        _Broken("does not follow the position before", _misplaced(coded), describe, of_subscriber),
+        repetitions(coded, "is delivered again", repeated[~excused(coded, repeated, members)]),
+        BrokenRule("does not follow the position before", _misplaced(coded), describe, of_subscriber),
     ]
-    return _found(broken, first_rule=_PUBLICATION_RULES)
+    return found_by_rules(broken, first_rule=_PUBLICATION_RULES)
 
 
 def find_wrong_publications(published: Any, events: Events) -> Found:
@@ -70,10 +55,10 @@ def find_wrong_publications(published: Any, events: Events) -> Found:
         return Witness(f"event {event_id} {rule}", events=(event_id,))
 
     broken = [
-        _Broken("is published again", events.repeated_rows, describe, _by_row),
-        _Broken("is not called source:sequence", misnamed, describe, _by_row),
+        BrokenRule("is published again", events.repeated_rows, describe, _by_row),
+        BrokenRule("is not called source:sequence", misnamed, describe, _by_row),
     ]
-    return _found(broken, first_rule=0)
+    return found_by_rules(broken)
 
 
 _PUBLICATION_RULES = 2
@@ -83,23 +68,12 @@ def _by_row(row: int) -> Key:
     return (row,)
 
 
-def _found(broken: list[_Broken], first_rule: int) -> Found:
-    numbered = enumerate(broken, first_rule)
-    cases = chain.from_iterable(((rule, case, int(row)) for row in case.rows) for rule, case in numbered)
-
-    def describe(item: tuple[int, _Broken, int]) -> Case:
-        rule, case, row = item
-        return Case((rule, *case.place(row)), case.describe(case.rule, row))
-
-    return Found(sum(len(case.rows) for case in broken), first_cases(cases, describe))
-
-
 def duplicates(coded: Coded) -> int:
     """Return how many deliveries repeat an event to the same subscription."""
     return len(repeated_rows(coded))
 
 
-def _broken_deliveries(coded: Coded) -> list[_Broken]:
+def _broken_deliveries(coded: Coded) -> list[BrokenRule]:
     subscriptions, events = coded.subscriptions, coded.events
     subscribed, published = coded.subscription >= 0, coded.event >= 0
     # The appended value stands for unknown rows (-1); it breaks no rule but the first two.
@@ -115,7 +89,7 @@ def _broken_deliveries(coded: Coded) -> list[_Broken]:
         ("was published after the subscription was cancelled", published_at > cancelled),
     ]
     return [
-        _Broken(rule, np.flatnonzero(mask), _delivery(coded), lambda row: (coded.number(row),))
+        BrokenRule(rule, np.flatnonzero(mask), describe_delivery(coded), lambda row: (coded.number(row),))
         for rule, mask in rules
     ]
 
@@ -130,15 +104,31 @@ def _unselected(coded: Coded, known: Mask) -> Mask:
 
 
 def repeated_rows(coded: Coded) -> Array:
-    """Return duplicates: for each known subscription and event, all deliveries but the first by position."""
-    rows = coded.by_position
-    rows = rows[(coded.subscription[rows] >= 0) & (coded.event[rows] >= 0)]
+    """Return duplicates: for each subscription, event and attempt, all deliveries but the first that was shown."""
+    rows = np.flatnonzero(coded.known)
     if len(rows) == len(coded.delivered_keys):
         return rows[:0]
-    keys = coded.subscription[rows] * len(coded.events) + coded.event[rows]
-    order = np.argsort(keys, kind="stable")
-    repeated: Array = rows[order][~segment_starts(keys[order])]
+    keys = coded.account[rows] * len(coded.events) + coded.event[rows]
+    order = np.lexsort((_order_of_showing(coded)[rows], coded.attempt[rows], keys))
+    attempt = coded.attempt[rows][order]
+    repeated: Array = rows[order][~(segment_starts(keys[order]) | segment_starts(attempt))]
     return repeated
+
+
+def repetitions(coded: Coded, rule: str, repeated: Array) -> BrokenRule:
+    """Return some of the `repeated_rows` as violations of a rule."""
+    shown_at = _order_of_showing(coded)
+
+    def place(row: int) -> Key:
+        key = (coded.account[row], coded.event[row], coded.attempt[row], shown_at[row])
+        return (*map(int, key), coded.number(row))
+
+    return BrokenRule(rule, repeated, describe_delivery(coded), place)
+
+
+def _order_of_showing(coded: Coded) -> Array:
+    """Return positions or, where several subscribers share a subscription, times."""
+    return np.where(coded.durable | coded.in_group, coded.at, coded.position)
 
 
 def _misplaced(coded: Coded) -> Array:
@@ -150,7 +140,9 @@ def _misplaced(coded: Coded) -> Array:
     return misplaced
 
 
-def _delivery(coded: Coded) -> Callable[[str, int], Witness]:
+def describe_delivery(coded: Coded) -> Callable[[str, int], Witness]:
+    """Return what makes a sentence of a rule and the delivery that breaks it."""
+
     def describe(rule: str, row: int) -> Witness:
         event_id, subscriber, position = (
             coded.event_id(row),

@@ -16,6 +16,9 @@ def fifo(trace: Trace, *, orders: frozenset[str] | None = None) -> Verdict:
 
     Ignores deliveries declared out of order. A delivery is a violation if an earlier one had an equal or higher
     sequence number. `orders` limits the check to subscriptions with one of these orders.
+
+    A durable subscription is a subscriber of its own: the order holds across all who attach to it, one after the other,
+    for the first delivery of each event. Groups promise no such order.
     """
     return verdict_of(FIFO, [find_unordered(trace.coded, orders)])
 
@@ -23,7 +26,7 @@ def fifo(trace: Trace, *, orders: frozenset[str] | None = None) -> Verdict:
 def find_unordered(coded: Coded, orders: frozenset[str] | None) -> Found:
     events = coded.events
     rows = coded.ordered_rows(orders)
-    stream = coded.subscriber[rows] * len(events.source_names) + events.source[coded.event[rows]]
+    stream = coded.viewer[rows] * len(events.source_names) + events.source[coded.event[rows]]
     rows = rows[np.argsort(stream, kind="stable")]
     rank = events.sequence_rank[coded.event[rows]]
     broken = np.flatnonzero(rank <= highest_before(np.sort(stream), rank))
@@ -40,6 +43,10 @@ def find_unordered(coded: Coded, orders: frozenset[str] | None) -> Found:
         text = (
             f"subscriber {name} sees {pair[0]} at position {positions[0]}, then {pair[1]} at {positions[1]}"
         )
-        return Case((int(coded.subscriber[row]), place), Witness(text, pair, (name,), positions))
+        if coded.durable[row]:
+            whose = coded.subscriptions.shares.name(int(coded.subscription[row]))
+            before = coded.subscriber_name(rows[earlier])
+            text = f"{whose} shows {pair[0]} to {before}, then {pair[1]} to {name}"
+        return Case((int(coded.viewer[row]), place), Witness(text, pair, (name,), positions))
 
     return Found(len(broken), first_cases(broken.tolist(), describe))

@@ -28,7 +28,10 @@ SmallEdges = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
 
 
 class ShownRows(NamedTuple):
-    """Holds deliveries, sorted by subscriber and position; `component` is the event's."""
+    """Holds deliveries, sorted by subscriber and position; `component` is the event's.
+
+    A subscriber is a `Coded.viewer` here: a durable subscription is one of its own.
+    """
 
     component: Array
     subscriber: Array
@@ -59,14 +62,14 @@ def total_order(trace: Trace, *, orders: frozenset[str] | None = None) -> Verdic
     coded = trace.coded
     rows = coded.ordered_rows(orders)
     suspects = components(order_edges(coded, rows), len(coded.events))
-    found = find_inversions(coded.events, coded.subscriptions.subscriber_names, shown(coded, rows, suspects))
+    found = find_inversions(coded.events, coded.subscriptions.viewer_names, shown(coded, rows, suspects))
     return verdict_of(TOTAL_ORDER, [found])
 
 
 def order_edges(coded: Coded, rows: Array) -> Edges:
-    """Return an edge from each of these deliveries to the same subscriber's next."""
-    event, subscriber = coded.event[rows], coded.subscriber[rows]
-    same = subscriber[1:] == subscriber[:-1]
+    """Return an edge from each of these deliveries to the same viewer's next."""
+    event, viewer = coded.event[rows], coded.viewer[rows]
+    same = viewer[1:] == viewer[:-1]
     return event[:-1][same], event[1:][same]
 
 
@@ -90,7 +93,7 @@ def shown(coded: Coded, rows: Array, component_of: Array) -> ShownRows:
     """Return the deliveries whose events are not alone in their components."""
     rows = rows[component_of[coded.event[rows]] >= 0]
     event = coded.event[rows]
-    return ShownRows(component_of[event], coded.subscriber[rows], event, coded.position[rows])
+    return ShownRows(component_of[event], coded.viewer[rows], event, coded.position[rows])
 
 
 def find_inversions(events: Named, names: Sequence[str], rows: ShownRows) -> Found:

@@ -1,0 +1,464 @@
+"""The stream of a durable subscription or a group: events that are acknowledged, one by one.
+
+Leaving the block detaches; the broker goes on keeping events. What was not done when its holder went is delivered
+again, marked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal, Self
+
+from tidings.bus.positions import Places
+from tidings.bus.stream import Stream, leave_out
+from tidings.core.client.arrivals import Ranges, merged
+from tidings.core.client.dead_letter import dead_letter
+from tidings.core.errors import ConnectionFailed, DeliveriesExhausted, NotHeld, SubscriptionRefused
+from tidings.core.events.event import Event
+from tidings.core.events.payload import typed_payload
+from tidings.core.events.run import Run, Stretch, singles
+from tidings.core.events.subscription import Order, Subscription
+from tidings.core.events.topics import check_topic
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from tidings.bus.service import EventService
+
+Ack = Literal["auto", "manual"]
+NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+MAX_UNACKED = 1_024
+MAX_UNACKED_LIMIT = 1_000_000
+
+log = logging.getLogger("tidings")
+
+
+@dataclass(frozen=True, slots=True)
+class Durability:
+    """What makes a subscription durable or a group, checked."""
+
+    name: str
+    group: bool = False
+    group_by: str = ""
+    ack: Ack = "auto"
+    takeover: bool = False
+    keep_for_ns: int = 0
+    max_unacked: int = MAX_UNACKED
+    max_deliveries: int | None = None
+    dead_letter: str | None = None
+    optional: frozenset[Literal["ack", "max_unacked"]] = frozenset()
+    """Options that count only where the network has acknowledgements, instead of being refused elsewhere."""
+
+    def unacknowledged(self) -> Durability:
+        """Return it without its optional options, for a network without acknowledgements."""
+        return replace(
+            self,
+            ack="auto" if "ack" in self.optional else self.ack,
+            max_unacked=MAX_UNACKED if "max_unacked" in self.optional else self.max_unacked,
+        )
+
+
+class HeldEvent:
+    """An event in the application's hands: its number at the broker, and which attempt it is."""
+
+    __slots__ = ("attempt", "number", "over", "stream")
+
+    def __init__(self, stream: DurableStream, number: int, attempt: int) -> None:
+        self.stream = stream
+        self.number = number
+        self.attempt = attempt
+        self.over = ""
+        """Why it is no longer held; empty while it is."""
+
+    async def ack(self) -> None:
+        self._end("it was acknowledged before")
+        await self.stream.acknowledge(self)
+
+    def nack(self, after: float | timedelta) -> None:
+        after_s = after.total_seconds() if isinstance(after, timedelta) else after
+        if not isinstance(after_s, int | float) or not 0 <= after_s <= 1e9:
+            raise ValueError(f"after must be a duration of at least 0 s, not {after!r}")
+        self._end("it was given back before")
+        self.stream.give_back(self, int(after_s * 1e9))
+
+    def _end(self, why: str) -> None:
+        if self.stream.durability.ack != "manual":
+            raise NotHeld('this stream acknowledges by itself: subscribe with ack="manual"')
+        if self.over:
+            raise NotHeld(f"the event cannot be acknowledged: {self.over}")
+        self.over = why
+
+
+class _HeldArrival:
+    """Events that arrived together, not decoded yet."""
+
+    __slots__ = ("attempt", "count", "first", "out_of_order", "places", "stream", "stretch")
+
+    def __init__(
+        self,
+        stream: DurableStream,
+        stretch: Stretch,
+        first: int,
+        attempt: int,
+        out_of_order: bool,
+        places: Places | None,
+    ) -> None:
+        self.stream = stream
+        self.stretch = stretch.kept() if isinstance(stretch, Run) else stretch
+        self.first = first
+        self.attempt = attempt
+        self.out_of_order = out_of_order
+        self.places = places
+        self.count = stretch.count
+
+    def events(self) -> list[Event]:
+        """Decode them; one that cannot be decoded is done."""
+        found: list[Event] = []
+        shift = self.first - self.stretch.first
+        decoded = self.stretch.events(leave_out) if isinstance(self.stretch, Run) else _one(self.stretch)
+        by_sequence = {event.sequence: event for event in decoded if event is not None}
+        for sequence in range(self.stretch.first, self.stretch.last + 1):
+            held = HeldEvent(self.stream, sequence + shift, self.attempt)
+            event = by_sequence.get(sequence)
+            if event is None:
+                self.stream.finish(held)
+            else:
+                event.__dict__["held"] = held
+                if self.out_of_order:
+                    event.__dict__["out_of_order"] = True
+                if self.places is not None:
+                    event.__dict__["places"] = self.places
+                found.append(event)
+        return found
+
+
+def _one(stretch: Stretch) -> Sequence[Event]:
+    return [publication.event() for publication in singles(stretch)]
+
+
+class DurableStream(Stream):
+    """The events of a durable subscription or a group, as `Stream`. `cancel` ends the subscription for good."""
+
+    def __init__(
+        self, service: EventService, subscription: Subscription, buffer_events: int, durability: Durability
+    ) -> None:
+        super().__init__(service, subscription, buffer_events)
+        self.durability = durability
+        self.set_aside = 0
+        """Events that were delivered too often and set aside at the broker."""
+        self._lossless = True
+        self._may_expire = True
+        self._hand: dict[int, HeldEvent] = {}
+        """What the application has and is not done with."""
+        self._answers: dict[int, asyncio.Future[None]] = {}
+        """Acknowledged by the application, and not answered by the broker."""
+        self.refused = 0
+        """Acknowledgements that did not count: another holder had the event, or was done with it first."""
+        self._attached = False
+
+    def may_do_without(self, *options: Literal["ack", "max_unacked"]) -> None:
+        """Let these options count only where the network has acknowledgements; called before the stream is entered."""
+        self.durability = replace(self.durability, optional=frozenset(options))
+
+    # --- Called by the service
+
+    def push_held(
+        self,
+        stretch: Stretch,
+        first: int,
+        attempt: int,
+        *,
+        out_of_order: bool = False,
+        recovered_by: str = "",
+        places: Places | None = None,
+    ) -> None:
+        """Append events, numbered from `first` on."""
+        arrival = _HeldArrival(self, stretch, first, attempt, out_of_order, places)
+        events = arrival.events()
+        if recovered_by:
+            for event in events:
+                event.__dict__["recovered_by"] = recovered_by
+        self._events.extend(events)
+        self._waiting = len(self._events)
+        self._wake_some(arrival.count)
+
+    def push_held_or_drop(self, stretch: Stretch, first: int, recovered_by: str = "") -> None:
+        """Append events that nobody keeps; drop them if the reader is too slow."""
+        if self._waiting >= self._limit:
+            self._drop(stretch.count)
+        else:
+            self.push_held(stretch, first, 1, recovered_by=recovered_by)
+
+    def drop_held(self, numbers: Sequence[tuple[int, int]], reason: str = "") -> None:
+        """Drop what has not been shown; what has been can no longer be acknowledged."""
+
+        def is_dropped(number: int) -> bool:
+            return any(first <= number <= last for first, last in numbers)
+
+        kept = [event for event in self._events if event is not None and not is_dropped(_number(event))]
+        self._events.clear()
+        self._events.extend(kept)
+        self._waiting = len(kept)
+        for number in [number for number in self._hand if is_dropped(number)]:
+            self._hand.pop(number).over = reason or "another holder has it, or it comes again"
+
+    def detached(self, reason: str) -> None:
+        """The broker ended this stream's hold."""
+        self._attached = False
+        self._lose(reason or "the stream is detached")
+        self._events.clear()
+        self._waiting = 0
+        if reason:
+            self.fail(SubscriptionRefused(reason))
+
+    def finished(self, done: Ranges, refused: Ranges, reason: str = "") -> None:
+        """The broker answers acknowledgements: these count, and those do not."""
+        for first, last in done:
+            for number in range(first, last + 1) if self._answers else ():
+                answer = self._answers.pop(number, None)
+                if answer is not None and not answer.done():
+                    answer.set_result(None)
+        for first, last in refused:
+            self.refused += last - first + 1
+            for number in range(first, last + 1) if self._answers else ():
+                self._refuse(number, reason or "another holder has it, or was done with it first")
+
+    def _refuse(self, number: int, why: str) -> None:
+        answer = self._answers.pop(number, None)
+        if answer is not None and not answer.done():
+            answer.set_exception(NotHeld(f"the acknowledgement does not count: {why}"))
+
+    async def acknowledge(self, held: HeldEvent) -> None:
+        """Acknowledge an event, and wait for the broker's answer; raise NotHeld if it does not count."""
+        answer = self._answers[held.number] = asyncio.get_running_loop().create_future()
+        self.finish(held)
+        await answer
+
+    def finish(self, held: HeldEvent) -> None:
+        """Report that the application is done with the event; called by events."""
+        self._hand.pop(held.number, None)
+        self._service.finish_held(self.subscription.id, held.number, held.number)
+
+    def give_back(self, held: HeldEvent, after_ns: int) -> None:
+        """Give the event back, to be delivered again; called by events."""
+        self._hand.pop(held.number, None)
+        self._service.give_back(self.subscription.id, held.number, after_ns)
+
+    # --- Reading
+
+    def _next(self) -> Event | None:
+        event = super()._next()
+        if event is not None:
+            held: HeldEvent = event.__dict__["held"]
+            self._hand[held.number] = held
+        return event
+
+    def _skip(self, event: Event) -> None:
+        held: HeldEvent = event.__dict__["held"]
+        held.over = "it expired"
+        self.finish(held)
+
+    async def get(self, timeout_s: float | None = None) -> Event:
+        loop = asyncio.get_running_loop()
+        until = None if timeout_s is None else loop.time() + timeout_s
+        while True:
+            event = await super().get(None if until is None else max(until - loop.time(), 0))
+            if not await self._is_given_up(event):
+                return event
+
+    async def __anext__(self) -> Event:
+        while True:
+            event = await super().__anext__()
+            if not await self._is_given_up(event):
+                return event
+
+    def _finish(self) -> None:
+        """Acknowledge what was shown, in automatic mode: the reader asks for the next one."""
+        self._taken = 0
+        if self.durability.ack == "auto":
+            for held in list(self._hand.values()):
+                held.over = "it was acknowledged before"
+                self.finish(held)
+
+    def _report(self) -> None:
+        """Nothing to add: acknowledgements leave by themselves."""
+
+    # --- Giving up
+
+    async def _is_given_up(self, event: Event) -> bool:
+        """Give an event up that was delivered too often: publish it as a dead letter, or set it aside."""
+        limit, held = self.durability.max_deliveries, event.__dict__["held"]
+        if limit is None or held.attempt <= limit:
+            return False
+        topic = self.durability.dead_letter
+        if topic is not None:
+            await self._service.publish(
+                topic, dead_letter(event, self.durability.name, limit), typed_payload(event.payload_item)
+            )
+            held.over = "it was published as a dead letter"
+            self.finish(held)
+            return True
+        self._hand.pop(held.number, None)
+        if self.subscription.order is not Order.NONE:
+            error = DeliveriesExhausted(
+                f"event {event.id} of {self.durability.name!r} was delivered {limit} times and never acknowledged; "
+                "give the subscription a dead_letter, or cancel it"
+            )
+            self.fail(error)
+            raise error
+        held.over = "it was set aside"
+        self.set_aside += 1
+        self._service.give_back(self.subscription.id, held.number, 0, aside=True)
+        log.warning("%s set event %s aside after %d deliveries", self.durability.name, event.id, limit)
+        return True
+
+    # --- Attaching and detaching
+
+    async def __aenter__(self) -> Self:
+        if self._entered:
+            raise ValueError("a stream can be used only once: subscribe again")
+        self._entered = True
+        self._service.streams[self.subscription.id] = self
+        try:
+            await self._service.attach_held(self.subscription, self.durability)
+        except BaseException:
+            self._service.streams.pop(self.subscription.id, None)
+            raise
+        self._attached = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closed = True
+        self._wake_all()
+        if kind is None and self._attached:
+            self._finish()
+        if self._attached:
+            unseen = merged((_number(event), _number(event)) for event in self._events if event is not None)
+            await self._service.leave_held(self.subscription.id, unseen)
+        self._lose("the stream was left")
+        self._service.streams.pop(self.subscription.id, None)
+
+    def _lose(self, why: str) -> None:
+        hand, self._hand = self._hand, {}
+        for held in hand.values():
+            held.over = why
+        for number in list(self._answers):
+            self._refuse(number, why)
+
+    async def cancel(self) -> None:
+        if not self._entered or self._closed:
+            raise ValueError("a stream can be cancelled only inside its 'async with' block")
+        await self._service.cancel_durable(self.durability.name)
+        self._attached = False
+        self._lose("the subscription was cancelled")
+
+    async def _change(self, topics: tuple[str, ...], condition: str | None) -> None:
+        raise SubscriptionRefused(
+            "a durable subscription or a group keeps its topics and its filter; cancel it first"
+        )
+
+    async def completed(self) -> None:
+        if not self._attached:
+            raise ConnectionFailed("the subscription has ended")
+
+
+def _number(event: Event) -> int:
+    number: int = event.__dict__["held"].number
+    return number
+
+
+def make_durability(
+    subscription: Subscription,
+    *,
+    durable: str | None,
+    group: str | None,
+    group_by: str | None,
+    ack: str,
+    takeover: bool,
+    keep_for: timedelta | float | None,
+    max_unacked: int,
+    max_deliveries: int | None,
+    dead_letter: str | None,
+) -> Durability | None:
+    """Check the options of `subscribe`; return None if the subscription is neither durable nor a group."""
+    if durable is not None and group is not None:
+        raise ValueError("a subscription is durable or a member of a group: a group is durable already")
+    name = group if durable is None else durable
+    if name is None:
+        other = None if max_unacked == MAX_UNACKED else max_unacked
+        _check_unused(group_by, keep_for, max_deliveries, dead_letter, takeover or None, ack, other)
+        return None
+    _check_name(name)
+    if group and subscription.order is not Order.NONE:
+        raise ValueError(
+            f"order {subscription.order.value!r} is not available for a group, whose members share the events: "
+            "use durable=, or group_by="
+        )
+    if ack not in ("auto", "manual"):
+        raise ValueError(f'ack must be "auto" or "manual", not {ack!r}')
+    if group_by is not None and (not group or not group_by):
+        raise ValueError("group_by is the name of an attribute, and for groups only")
+    if takeover and group:
+        raise ValueError("a group has many members: there is nothing to take over")
+    if not _is_count(max_unacked) or max_unacked > MAX_UNACKED_LIMIT:
+        raise ValueError(f"max_unacked must be between 1 and {MAX_UNACKED_LIMIT:,}, not {max_unacked!r}")
+    if max_deliveries is not None and not _is_count(max_deliveries):
+        raise ValueError(f"max_deliveries must be at least 1, not {max_deliveries!r}")
+    _check_dead_letter(subscription, dead_letter, max_deliveries)
+    return Durability(
+        name,
+        group is not None,
+        group_by or "",
+        "manual" if ack == "manual" else "auto",
+        takeover,
+        _keep_ns(keep_for),
+        max_unacked,
+        max_deliveries,
+        dead_letter,
+    )
+
+
+def _check_unused(*options: object) -> None:
+    if any(option not in (None, "auto") for option in options):
+        raise ValueError(
+            "ack, takeover, keep_for, max_unacked, max_deliveries, dead_letter and group_by need durable= or group="
+        )
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _check_name(name: str) -> None:
+    import re
+
+    if not isinstance(name, str) or re.fullmatch(NAME_PATTERN, name) is None:
+        raise ValueError(
+            f"name {name!r} must have 1 to 64 letters, digits, '.', '_' or '-', and start with a letter or a digit"
+        )
+
+
+def _keep_ns(keep_for: timedelta | float | None) -> int:
+    if keep_for is None:
+        return 0
+    seconds = keep_for.total_seconds() if isinstance(keep_for, timedelta) else keep_for
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not 0 < seconds <= 1e9:
+        raise ValueError(f"keep_for must be a positive duration of at most 1e+09 s, not {keep_for!r}")
+    return max(int(seconds * 1e9), 1)
+
+
+def _check_dead_letter(subscription: Subscription, topic: str | None, max_deliveries: int | None) -> None:
+    if topic is None:
+        return
+    if max_deliveries is None:
+        raise ValueError("dead_letter needs max_deliveries: without it, events are delivered without limit")
+    check_topic(topic)
+    if any(pattern.matches(topic) for pattern in subscription.interest().topics) or not subscription.topics:
+        raise ValueError(f"dead_letter {topic!r} is among the subscription's own topics")

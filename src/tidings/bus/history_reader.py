@@ -1,0 +1,267 @@
+"""Reads a subscription's history from the archive of its broker, in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
+
+from tidings.core.client.bookmark import Reached
+from tidings.core.client.seam import Seam
+from tidings.core.errors import (
+    ArchiveAhead,
+    ArchiveError,
+    ArchiveTrimmed,
+    BrokerAway,
+    SubscriptionRefused,
+)
+from tidings.core.events.event import Event
+from tidings.core.events.subscription import ORDERED, Subscription
+
+if TYPE_CHECKING:
+    from tidings.drivers.sockets.archive_client import RemoteArchive
+
+Start = Literal["new", "earliest", "last"] | int | datetime
+"""Where a subscription starts: with new events, the oldest kept, the newest of each topic, an offset, or a time."""
+
+SETTLE_TIMEOUT_S = 30.0
+HINT = "start with 'earliest'"
+
+Result = TypeVar("Result")
+log = logging.getLogger("tidings")
+
+
+class HistoryGap(NamedTuple):
+    """Where the archive says that events may be missing: before `offset`. `missing` is their number, if known."""
+
+    offset: int
+    missing: int | None
+    reason: str
+
+
+class HistorySource(Protocol):
+    """Where a stream's history comes from: `open`, `settle` once subscribed, then `read` until it returns None."""
+
+    async def open(self) -> None:
+        """Connect, and check that the archive has the start; SubscriptionRefused, ArchiveError."""
+
+    async def settle(self, client: str, subscription: str, reached: Reached | None) -> list[HistoryGap]:
+        """Wait until the archive has everything that does not come live; return the gaps among what is shown."""
+
+    async def read(self) -> list[Event] | None:
+        """Return the next events, maybe none; None at the end; BrokerAway if it is worth another try."""
+
+    def close(self) -> None:
+        """End at once."""
+
+
+class Kept(Protocol):
+    """An archive, local or remote, as `first_offset` needs it."""
+
+    def bounds(self) -> tuple[int, int]: ...
+    def offset_at(self, published_ns: int) -> int: ...
+    def published_ns(self, offset: int) -> int: ...
+
+
+class HistoryReader:
+    """Reads an archive in a thread, from `start` to where it has settled. `opened` connects to it."""
+
+    def __init__(
+        self,
+        opened: Callable[[], RemoteArchive],
+        start: Start,
+        subscription: Subscription,
+        seam: Seam,
+    ) -> None:
+        self._opened = opened
+        self._start = start
+        self._interest = subscription.interest()
+        self._order = subscription.order
+        self._key = seam_key(subscription)
+        self._seam = seam
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="history")
+        self._archive: RemoteArchive | None = None
+        self._id = ""
+        self._overlap = 0
+        """The archive's end before the subscription was made: live events are not among what is before it."""
+        self._next = self._stop = 0
+        """The next offset to read, and the first that is not history."""
+        self._batches: Iterator[Any] | None = None
+        """None: not asked for, or the connection was lost."""
+        self._closed = False
+
+    # --- Calls from the event loop
+
+    async def open(self) -> None:
+        await self._in_thread(self._begin)
+
+    async def settle(self, client: str, subscription: str, reached: Reached | None) -> list[HistoryGap]:
+        try:
+            async with asyncio.timeout(SETTLE_TIMEOUT_S):
+                return await self._in_thread(lambda: self._settle(client, subscription, reached))
+        except TimeoutError:
+            raise SubscriptionRefused(
+                f"the archive did not catch up within {SETTLE_TIMEOUT_S:.0f} s"
+            ) from None
+
+    async def read(self) -> list[Event] | None:
+        """Return the next events of the archive, maybe none; None at the end.
+
+        Raises:
+            BrokerAway: The broker is away; call it again.
+        """
+        return await self._in_thread(self._read)
+
+    def close(self) -> None:
+        """End at once, even if the thread waits for an answer."""
+        if not self._closed:
+            self._closed = True
+            if self._archive is not None:
+                self._archive.abort()
+            self._thread.submit(self._leave)
+            self._thread.shutdown(wait=False)
+
+    async def _in_thread(self, call: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    # --- In the thread
+
+    def _begin(self) -> None:
+        archive = self._archive = self._opened()
+        self._id = archive.id
+        self._overlap = archive.bounds().end
+        self._next = first_offset(archive, self._start)
+
+    def _settle(self, client: str, subscription: str, reached: Reached | None) -> list[HistoryGap]:
+        assert self._archive is not None
+        if reached is None:
+            self._stop = self._archive.settle(client, subscription)
+        else:
+            self._stop = self._archive.reach(self._interest, self._order, reached.done)
+        gaps = self._archive.gaps()
+        first = self._next + (self._start not in ("earliest", "last"))
+        return [
+            HistoryGap(gap.offset, gap.missing, gap.reason)
+            for gap in gaps
+            if first <= gap.offset <= self._stop
+        ]
+
+    def _read(self) -> list[Event] | None:
+        if self._next >= self._stop:
+            return None
+        try:
+            if self._batches is None:
+                self._batches = self._ask()
+            batch = next(self._batches, None)
+        except BrokerAway:
+            self._leave()
+            raise
+        if batch is None:
+            self._next = self._stop
+            return None
+        return self._shown(batch)
+
+    def _ask(self) -> Iterator[Any]:
+        """Ask for all that is left, after connecting again if the connection was lost."""
+        if self._archive is None:
+            self._archive = self._opened()
+            if self._archive.id != self._id:
+                raise ArchiveError(
+                    f"the archive at {self._archive.url} was replaced by another one: subscribe again"
+                )
+        if self._start != "last":
+            return self._archive.read(self._next, self._stop)
+        self._pass_by_overlap(self._archive)
+        return self._archive.newest(self._interest, self._stop)
+
+    def _pass_by_overlap(self, archive: RemoteArchive) -> None:
+        from tidings.storage.archive import events_of
+
+        for batch in archive.read(self._overlap, self._stop):
+            for event in events_of(batch):
+                self._seam.pass_by(*self._key(event))
+
+    def _shown(self, batch: Any) -> list[Event]:
+        """Return the events of the batch that are selected and were not shown before."""
+        from tidings.storage.archive import events_of
+
+        offsets, selects, pass_by = (
+            batch.column("offset").to_pylist(),
+            self._interest.selects,
+            self._seam.pass_by,
+        )
+        events: list[Event] = []
+        for offset, event in zip(offsets, events_of(batch), strict=True):
+            pass_by(*self._key(event))
+            if offset >= self._next and selects(event):
+                events.append(event)
+        self._next = offsets[-1] + 1
+        return events
+
+    def _leave(self) -> None:
+        archive, self._archive = self._archive, None
+        self._batches = None
+        if archive is not None:
+            archive.close()
+
+
+def seam_key(subscription: Subscription) -> Callable[[Event], tuple[str, int, int]]:
+    """Return the function that tells what of an event the seam compares: its place in its source, or in the order."""
+    return _place_in_order if subscription.order in ORDERED else _place_in_source
+
+
+def _place_in_source(event: Event) -> tuple[str, int, int]:
+    return event.source, event.incarnation, event.sequence
+
+
+def _place_in_order(event: Event) -> tuple[str, int, int]:
+    if event.order is None:
+        raise ArchiveError(
+            f"event {event.id} was archived without an order: start later, or use order 'fifo'"
+        )
+    return event.order.topic, 0, event.order.number
+
+
+def first_offset(archive: Kept, start: Start, hint: str = HINT) -> int:
+    """Return the first offset to read, of a local or a remote archive. `hint` says what to do if that is refused.
+
+    Raises:
+        ArchiveTrimmed: The archive no longer has it; the message names the oldest that it has.
+        ArchiveAhead: The archive does not have it yet.
+    """
+    first, end = archive.bounds()
+    if start in ("earliest", "last") or not isinstance(start, int | datetime):
+        return first
+    if isinstance(start, int):
+        if start < first:
+            raise ArchiveTrimmed(
+                f"offset {start} is no longer in the archive; {_oldest(archive, first, end, hint)}"
+            )
+        if start > end:
+            raise ArchiveAhead(f"offset {start} does not exist yet; the archive ends at {end}")
+        return start
+    published_ns = instant_ns(start)
+    if end and (first == end or published_ns < archive.published_ns(first)):
+        when = start.astimezone(UTC).isoformat(timespec="seconds")
+        raise ArchiveTrimmed(
+            f"the archive does not reach back to {when}; {_oldest(archive, first, end, hint)}"
+        )
+    return archive.offset_at(published_ns)
+
+
+def instant_ns(instant: datetime) -> int:
+    """Return nanoseconds since 1970, 0 for what is before."""
+    since = instant - datetime(1970, 1, 1, tzinfo=UTC)
+    return max((since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000, 0)
+
+
+def _oldest(archive: Kept, first: int, end: int, hint: str) -> str:
+    if first == end:
+        return f"it has no event before offset {end}: {hint}"
+    published = datetime.fromtimestamp(archive.published_ns(first) / 1e9, UTC).isoformat(
+        timespec="milliseconds"
+    )
+    return f"the oldest event kept is at offset {first}, published {published}: {hint}"

@@ -1,0 +1,370 @@
+"""A queue whose items go to one member each, and to another one if that member goes before it is done.
+
+Items are numbers, in the order in which they were added; whoever owns the queue knows what they stand for. An item is
+
+    waiting -> out with a member -> done
+       ^  ^          |      |
+       |  |  left, refused  +-> set aside, until it is released
+       |  +----------+
+       +-- delayed <-+
+
+Each time an item goes out is an attempt, numbered from 1. What comes back waits in its old place, before everything
+newer. With an exclusive order, an item that is refused calls back everything newer, so that the order holds; with keys,
+everything newer of its key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from heapq import heappop, heappush
+from types import MappingProxyType
+from typing import NamedTuple
+
+from tidings.core.sharing.key_turns import KeyTurns
+from tidings.core.sharing.one_of_n import OneOfN
+from tidings.core.structures.range_map import Piece, RangeMap
+
+MAX_LOOKS, LOOKS_AT_ONCE = 1_024, 64
+"""With keys, how many waiting items are looked at in one turn, and at a time, for members with room."""
+MAX_LOOKED_AT = 65_536
+"""With keys, how many items are passed that wait for members without room. At this limit, others wait, too."""
+
+Ranges = tuple[tuple[int, int], ...]
+
+
+class Handout(NamedTuple):
+    """Items that go to a member now."""
+
+    member: str
+    first: int
+    last: int
+    attempt: int
+
+
+class SharedQueue:
+    """The items of one durable subscription or group. `key_of` returns an item's key, if equal keys stay together."""
+
+    def __init__(self, key_of: Callable[[int], str] | None = None, *, in_order: bool = False) -> None:
+        self.members = OneOfN()
+        self._turns = None if key_of is None else KeyTurns(key_of, self.members)
+        self._looked_to = -1
+        """With keys: waiting items up to this number are among the turns."""
+        self._look_again = False
+        """The last turn stopped at MAX_LOOKS."""
+        self._now = 0
+        self._in_order = in_order
+        self._waiting: RangeMap[int] = RangeMap()
+        """Numbers -> how often they went out before."""
+        self._out: RangeMap[tuple[str, int]] = RangeMap()
+        """Numbers -> the member that has them, and which attempt it is."""
+        self._delayed: dict[int, tuple[int, int]] = {}
+        """Number -> when it is due, how often it went out."""
+        self._alarms: list[tuple[int, int]] = []
+        self._aside: dict[int, int] = {}
+        """Number -> how often it went out."""
+        self.waiting_count = self.out_count = 0
+        """How many items wait for a member with room; how many are out."""
+
+    @property
+    def count(self) -> int:
+        """How many items are not done."""
+        return self.waiting_count + self.out_count + len(self._delayed) + len(self._aside)
+
+    @property
+    def aside(self) -> Mapping[int, int]:
+        """The items that were set aside, with how often they went out."""
+        return MappingProxyType(self._aside)
+
+    def aside_in(self, ranges: Ranges) -> list[int]:
+        """Return which of these items were set aside."""
+        return [number for first, last in ranges for number in _within(self._aside, first, last)]
+
+    # --- Items
+
+    def add(self, first: int, last: int, attempts: int = 0) -> None:
+        """Add items that went out `attempts` times before."""
+        self._waiting.add(first, last, attempts)
+        self.waiting_count += last - first + 1
+        if self._turns is not None:
+            for number in range(first, min(last, self._looked_to) + 1):
+                self._turns.add(number)
+
+    def add_later(self, first: int, last: int, attempts: int, due_at: int) -> None:
+        """Add items that went out before, and may still be with a member that returns until then."""
+        for number in range(first, last + 1):
+            self._delay(number, due_at, attempts)
+
+    def _delay(self, number: int, due_at: int, attempts: int) -> None:
+        self._delayed[number] = (due_at, attempts)
+        heappush(self._alarms, (due_at, number))
+        if self._turns is not None:
+            self._turns.delay(number)
+
+    def _end_delay(self, number: int) -> int:
+        """Return how often the item went out."""
+        if self._turns is not None:
+            self._turns.end_delay(number)
+        return self._delayed.pop(number)[1]
+
+    def hurry(self) -> None:
+        """Stop waiting for members to return: all delayed items are due."""
+        for number in list(self._delayed):
+            self.add(number, number, self._end_delay(number))
+        self._alarms.clear()
+
+    def set_aside(self, number: int, attempts: int) -> None:
+        """Add an item that was set aside earlier."""
+        self._aside[number] = attempts
+
+    def release(self, numbers: Iterable[int]) -> list[int]:
+        """Let items that were set aside go out again, counted from the first attempt. Return those."""
+        found = [number for number in numbers if self._aside.pop(number, None) is not None]
+        for number in found:
+            self.add(number, number)
+        return found
+
+    def drop_aside(self, number: int) -> bool:
+        return self._aside.pop(number, None) is not None
+
+    def attempts(self, number: int) -> int | None:
+        """Return how often a waiting item went out; None if it does not wait."""
+        return self._waiting.get(number)
+
+    def went_out(self, first: int, last: int) -> list[tuple[int, int, int]]:
+        """Return the items that are out, or were and wait for their member to return: first, last, attempts."""
+        found = [(low, high, attempt) for low, high, (_, attempt) in self._out.overlapping(first, last)]
+        found += [piece for piece in self._waiting.overlapping(first, last) if piece[2]]
+        found += [
+            (number, number, attempts)
+            for number, (_, attempts) in self._delayed.items()
+            if first <= number <= last
+        ]
+        return sorted(found)
+
+    @property
+    def first_waiting(self) -> int | None:
+        """The lowest item that waits; None if none does."""
+        lowest = self._waiting.first
+        return None if lowest is None else lowest[0]
+
+    def unfinished(self, first: int, last: int) -> Ranges:
+        """Return which of these numbers are items that are not done."""
+        found = [(low, high) for low, high, _ in self._waiting.overlapping(first, last)]
+        found += [(low, high) for low, high, _ in self._out.overlapping(first, last)]
+        found += [(number, number) for number in _within(self._delayed, first, last)]
+        found += [(number, number) for number in _within(self._aside, first, last)]
+        return tuple(sorted(found))
+
+    # --- Members
+
+    def join(self, member: str, limit: int, holding: Ranges = ()) -> Ranges:
+        """Add a member. It claims to hold items from an earlier connection: return those that are its own again, which
+        keep their attempt; it must drop the rest."""
+        self.members.join(member, limit)
+        claimed: list[tuple[int, int]] = []
+        for first, last in holding:
+            for start, stop, attempts in self._waiting.overlapping(first, last):
+                free = self._free_for(member, start, stop) if attempts else ()  # 0: they never went out
+                for low, high in free:
+                    self._take_waiting(low, high)
+                    self._give(member, low, high, attempts)
+            for number in _within(self._delayed, first, last):
+                if self._free_for(member, number, number):
+                    self._give(member, number, number, self._end_delay(number))
+            claimed += [
+                (low, high) for low, high, (who, _) in self._out.overlapping(first, last) if who == member
+            ]
+        if self._turns is not None:
+            self._turns.offer_all()
+        return tuple(sorted(set(claimed)))
+
+    def _free_for(self, member: str, first: int, last: int) -> Ranges:
+        """Return which of these the member may have: those whose keys no other member holds."""
+        if self._turns is None:
+            return ((first, last),)
+        key_of = self._turns.key_of
+        return tuple(
+            (number, number)
+            for number in range(first, last + 1)
+            if self.members.holder(key_of(number)) in (None, member)
+        )
+
+    def leave(self, member: str, unseen: Ranges = ()) -> None:
+        """Remove a member. What it has goes back to its place; what nobody has seen does not count as an attempt."""
+        for first, last in unseen:
+            for low, high, (who, attempt) in self._out.overlapping(first, last):
+                if who == member:
+                    self._take_back(low, high, attempt - 1)
+        for first, last, (who, attempt) in self._out:
+            if who == member:
+                self._take_back(first, last, attempt)
+        self.members.leave(member)
+        if self._turns is not None:
+            self._turns.offer_all()
+
+    def held_by(self, member: str) -> Ranges:
+        """Return what the member has."""
+        return tuple((first, last) for first, last, (who, _) in self._out if who == member)
+
+    def finish(self, member: str, ranges: Ranges) -> Ranges:
+        """The member is done with these. Return those that it had: they are gone."""
+        done: list[tuple[int, int]] = []
+        for first, last in ranges:
+            for low, high, (who, _) in self._out.overlapping(first, last):
+                if who == member:
+                    self._out.take(low, high)
+                    self._returned(member, low, high)
+                    done.append((low, high))
+        return tuple(done)
+
+    def refuse(self, member: str, number: int, due_at: int | None) -> Ranges:
+        """The member gives an item back: it goes out again at `due_at`, or is set aside if that is None. Return what
+        the member must drop, because it would come out of order, or before its key's turn."""
+        out = self._out.get(number)
+        if out is None or out[0] != member:
+            return ()
+        self._out.take(number, number)
+        self._returned(member, number, number)
+        if due_at is None:
+            self._aside[number] = out[1]
+            return ()
+        self._delay(number, due_at, out[1])
+        newer = self._newer(number)
+        for first, last in newer:
+            for low, high, (_, attempt) in self._out.overlapping(first, last):
+                self._take_back(low, high, attempt)
+        return tuple(newer)
+
+    def _newer(self, number: int) -> list[tuple[int, int]]:
+        """Return what is out and must come after this item."""
+        if self._in_order:
+            return [(first, last) for first, last, _ in self._out if first > number]
+        return [] if self._turns is None else [(each, each) for each in self._turns.newer_out(number)]
+
+    # --- Handing out
+
+    def due(self, now: int) -> list[Handout]:
+        """Return what goes out now."""
+        self._now, self._look_again = now, False
+        self._wake(now)
+        if not self.waiting_count or not self.members:
+            return []
+        if self._in_order and self._delayed:
+            return []  # the delayed item comes first
+        return self._by_load() if self._turns is None else self._by_key(self._turns)
+
+    def pull(self, member: str, stop: int, now: int) -> list[Handout]:
+        """Give the items before `stop` to the only member there is, which asks for them and gets none otherwise."""
+        count = sum(last - first + 1 for first, last, _ in self._waiting.overlapping(0, stop - 1))
+        if not count:
+            return []
+        self.members.join(member, count)
+        found = self.due(now)
+        self.members.leave(member)
+        return found
+
+    def claim(self, member: str, last: int) -> None:
+        """Everything up to `last` that went out is the member's, which is to `pull` the rest."""
+        self.join(member, 1, ((0, last),))
+        self.members.leave(member)
+
+    @property
+    def next_at(self) -> int | None:
+        """When there is more to hand out, at the earliest: the next delayed item, or what one turn left."""
+        return self._now if self._look_again else self._next_alarm
+
+    @property
+    def _next_alarm(self) -> int | None:
+        while self._alarms and self._delayed.get(self._alarms[0][1], (None,))[0] != self._alarms[0][0]:
+            heappop(self._alarms)
+        return self._alarms[0][0] if self._alarms else None
+
+    def _wake(self, now: int) -> None:
+        while (at := self._next_alarm) is not None and at <= now:
+            number = heappop(self._alarms)[1]
+            self.add(number, number, self._end_delay(number))
+
+    def _by_load(self) -> list[Handout]:
+        """Give the next items to whoever has least, in small parts if there are few."""
+        found: list[Handout] = []
+        members = self.members
+        while (lowest := self._waiting.first) is not None:
+            member = members.choose()
+            if member is None:
+                break
+            first, last, attempts = lowest
+            share = self.waiting_count if len(members) == 1 else self.waiting_count // (2 * members.with_room)
+            last = min(last, first + max(1, min(members.room(member), share)) - 1)
+            self._waiting.take(first, last)
+            self.waiting_count -= last - first + 1
+            self._give(member, first, last, attempts + 1)
+            found.append(Handout(member, first, last, attempts + 1))
+        return found
+
+    def _by_key(self, turns: KeyTurns) -> list[Handout]:
+        """Give each item to its key's member; an item whose member has no room holds up its key alone."""
+        found: list[Handout] = []
+        looks = MAX_LOOKS
+        while self.members.with_room:
+            turn = turns.first()
+            if turn is None:
+                looked_at = self._look_further(turns, min(looks, LOOKS_AT_ONCE))
+                looks -= looked_at
+                if not looked_at:
+                    break
+                continue
+            number, member = turn
+            attempts = self._take_waiting(number, number)[0][2]
+            self._give(member, number, number, attempts + 1)
+            found.append(Handout(member, number, number, attempts + 1))
+        self._look_again = not looks and self.members.with_room > 0
+        return found
+
+    def _look_further(self, turns: KeyTurns, limit: int) -> int:
+        """Look at the next waiting items; return at how many."""
+        found = self._waiting.from_on(self._looked_to + 1)
+        if found is None or turns.count >= MAX_LOOKED_AT:
+            return 0
+        first, last = found[0], min(found[1], found[0] + limit - 1)
+        for number in range(first, last + 1):
+            turns.add(number)
+        if last >= first:
+            self._looked_to = last
+        return max(last - first + 1, 0)
+
+    def _take_waiting(self, first: int, last: int) -> list[Piece[int]]:
+        pieces = self._waiting.take(first, last)
+        self.waiting_count -= sum(high - low + 1 for low, high, _ in pieces)
+        if self._turns is not None:
+            for low, high, _ in pieces:
+                for number in range(low, min(high, self._looked_to) + 1):
+                    self._turns.remove(number)
+        return pieces
+
+    def _give(self, member: str, first: int, last: int, attempt: int) -> None:
+        self._out.add(first, last, (member, attempt))
+        self.out_count += last - first + 1
+        if self._turns is None:
+            self.members.give(member, last - first + 1)
+        else:
+            self._turns.go_out(member, range(first, last + 1))
+
+    def _take_back(self, first: int, last: int, attempt: int) -> None:
+        """Put items that are out back into their place."""
+        for low, high, (member, _) in self._out.take(first, last):
+            self._returned(member, low, high)
+            self.add(low, high, attempt)
+
+    def _returned(self, member: str, first: int, last: int) -> None:
+        self.out_count -= last - first + 1
+        if self._turns is None:
+            self.members.take_back(member, last - first + 1)
+        else:
+            self._turns.come_back(member, range(first, last + 1))
+
+
+def _within(numbers: Mapping[int, object], first: int, last: int) -> list[int]:
+    """Return the numbers from first to last."""
+    if last - first < len(numbers):
+        return [number for number in range(first, last + 1) if number in numbers]
+    return [number for number in numbers if first <= number <= last]

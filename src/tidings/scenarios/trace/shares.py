@@ -1,0 +1,109 @@
+"""Which rows of `subscribed` are one subscription: the attachments to a durable subscription, the members of a group.
+
+They share one account, that of the first row: it is accepted with the first of them, ends when one of them was
+cancelled, and is owed each event once. A name that is used again after its cancellation is another share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+DURABLE, GROUP = "durable", "group"
+NEW = "new"
+"""The start of a subscription that gets no history, as has one without a start."""
+
+
+class SharedSubscriptions:
+    """Holds for each row of `subscribed` what share it belongs to. Plain subscriptions have an account of their own."""
+
+    def __init__(
+        self, subscribed: Any, requested: Array, accepted: Array, cancelled: Array, never: int
+    ) -> None:
+        rows = len(requested)
+        self._never = never
+        self._groups: list[str | None] = subscribed["share_of"].to_pylist()
+        self._durables: list[str | None] = subscribed["durable"].to_pylist()
+        self.group_by: list[str | None] = subscribed["group_by"].to_pylist()
+        self.account: Array = np.arange(rows)
+        """The first row of each row's share."""
+        self.attachment: Array = np.zeros(rows, dtype=np.int64)
+        """Numbers the rows of a share from 0, as they were requested."""
+        self.accepted, self.cancelled = accepted.copy(), cancelled.copy()
+        """As of the share; only its account is accepted."""
+        self.requested, self.joined, self.left = requested, accepted, cancelled
+        """As of the row itself: when it asked, was accepted, and left."""
+        self.group: Mask = np.array([name is not None for name in self._groups], dtype=np.bool_)
+        named = np.array([name is not None for name in self._durables], dtype=np.bool_)
+        self.durable: Mask = named & ~self.group
+        self.ended: Mask = cancelled != never
+        """Whether nobody is there at the end to whom events could be delivered: cancelled, or all have left."""
+        self.starts = [None if start == NEW else start for start in subscribed["start"].to_pylist()]
+        if self.any:
+            detached = np.asarray(subscribed["detached_ns"].fill_null(never).to_numpy(), dtype=np.int64)
+            self.left = np.minimum(cancelled, detached)
+            for members in self._lives(requested, cancelled):
+                self._join(np.array(members), detached)
+
+    @property
+    def any(self) -> bool:
+        return bool(self.group.any() or self.durable.any())
+
+    def name(self, row: int) -> str:
+        """Return what reports call the share of a row; empty for a plain subscription."""
+        if self.group[row]:
+            return f"{GROUP} {self._groups[row]}"
+        return f"{DURABLE} {self._durables[row]}" if self.durable[row] else ""
+
+    def of_kind(self, kind: str) -> Mask:
+        return self.group if kind == GROUP else self.durable
+
+    def _lives(self, requested: Array, cancelled: Array) -> Iterator[list[int]]:
+        """Yield the rows of each share. Who attaches after a cancellation belongs to the next one of that name."""
+        of_name: dict[str, list[int]] = {}
+        for row in np.argsort(requested, kind="stable").tolist():
+            if name := self.name(row):
+                of_name.setdefault(name, []).append(row)
+        for rows in of_name.values():
+            life: list[int] = []
+            ends = self._never
+            for row in rows:
+                if life and requested[row] >= ends:
+                    yield life
+                    life, ends = [], self._never
+                life.append(row)
+                ends = min(ends, int(cancelled[row]))
+            yield life
+
+    def _join(self, rows: Array, detached: Array) -> None:
+        account = rows[0]
+        accepted, cancelled = self.accepted[rows], self.cancelled[rows].min()
+        live = (accepted != self._never) & (detached[rows] == self._never)
+        self.account[rows] = account
+        self.attachment[rows] = np.arange(len(rows))
+        self.cancelled[rows] = cancelled
+        self.ended[rows] = cancelled != self._never or not live.any()
+        self.accepted[rows] = self._never
+        self.accepted[account] = accepted.min()
+
+    def families(self, subscriber: Array, subscribers: int) -> Array:
+        """Return for each subscriber the lowest with whom it shares something, also by way of others."""
+        family = np.arange(subscribers)
+        if not self.any:
+            return family
+        changed = True
+        while changed:
+            lowest = np.full(len(self.account), subscribers, dtype=np.int64)
+            np.minimum.at(lowest, self.account, family[subscriber])
+            joined = family.copy()
+            np.minimum.at(joined, subscriber, lowest[self.account])
+            joined = joined[joined]
+            changed = bool((joined != family).any())
+            family = joined
+        return family

@@ -1,0 +1,228 @@
+"""Random networks with durable subscribers and groups keep their promises; and the campaign finds planted bugs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from breadth import few
+from tidings.core.overlay.guaranteed.former_home import FormerHome, Place
+from tidings.core.overlay.guaranteed.held_share import HeldShare
+from tidings.core.overlay.guaranteed.kept_share import KeptShare, ShareDefinition
+from tidings.core.overlay.guaranteed.merged_sources import MergedSources
+from tidings.core.overlay.guaranteed.ordered_share import OrderedShare, Position
+from tidings.core.overlay.guaranteed.ordered_shares import OrderedShares
+from tidings.core.overlay.guaranteed.share_departures import ShareDepartures
+from tidings.core.overlay.guaranteed.share_messages import ShareMoveRows
+from tidings.core.overlay.guaranteed.share_moves import ShareMoves
+from tidings.core.overlay.guaranteed.share_takeovers import ShareTakeovers
+from tidings.core.sharing.one_of_n import OneOfN
+from tidings.core.sharing.shared_queue import SharedQueue
+from tidings.lab.seeds import blocks
+from tidings.lab.share_campaign import main, replay_command, run_seed
+from tidings.lab.share_scenarios import share_scenario
+from tidings.scenarios.file.load import parse_scenario
+from tidings.scenarios.file.schema import CrashFault, PauseFault
+
+SEEDS = range(1_000)
+SEEDS_PER_TEST = 50
+SEEDS_FOR_A_BUG = range(60)
+
+
+@pytest.mark.parametrize(
+    "seeds", few(blocks(SEEDS, SEEDS_PER_TEST), 2), ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}"
+)
+@pytest.mark.parametrize("kind", ["home", "far", "moves"])
+def test_durable_subscriptions_and_groups_keep_their_promises(seeds: range, kind: str) -> None:
+    far, moves = kind == "far", kind == "moves"
+    results = [run_seed(seed, far=far, race=far and seed % 2 == 0, moves=moves) for seed in seeds]
+    failed = [str(result) for result in results if result.failed]
+    assert not failed, "\n".join(failed)
+    assert sum(result.delivered for result in results) > 50 * len(seeds)
+
+
+FOUND = (204, 389, 581, 794, 1103, 1144, 1204)
+"""Moves: a holder that left meanwhile, a next home without its disk, events older than the share, a former home that
+ends during the next move, two moves of one share, two shares of one name, rows of an ended share."""
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_seeds_that_failed(seed: int) -> None:
+    assert not run_seed(seed, moves=True).problems
+
+
+def test_scenarios_have_everything_that_can_go_wrong() -> None:
+    plans = [parse_scenario(share_scenario(seed)) for seed in range(200)]
+    members = [each for plan in plans for each in plan.subscribers if each.durable or each.group]
+    assert any(each.durable for each in members) and any(each.group for each in members)
+    assert {each.order for each in members} == {"none", "fifo", "total", "causal"}
+    assert any(each.group_by for each in members) and any(each.dead_letter for each in members)
+    assert any(each.work_ms is None for each in members) and any(each.max_unacked == 1 for each in members)
+    names = {each.name for each in members}
+    struck = [
+        fault for plan in plans for fault in plan.faults if names.intersection(getattr(fault, "nodes", ()))
+    ]
+    assert {type(fault) for fault in struck} >= {CrashFault, PauseFault}
+    assert {fault.state for plan in plans for fault in plan.faults if isinstance(fault, CrashFault)} == {
+        "kept",
+        "lost",
+    }
+
+
+def test_members_are_at_one_broker_unless_they_may_be_far() -> None:
+    def seats(seed: int, *, far: bool) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        for each in parse_scenario(share_scenario(seed, far=far)).subscribers:
+            name = each.durable or each.group
+            if name:
+                found.setdefault(name, set()).add(each.at)
+        return found
+
+    assert all(len(at) == 1 for seed in range(100) for at in seats(seed, far=False).values())
+    assert any(len(at) > 1 for seed in range(100) for at in seats(seed, far=True).values())
+
+
+def forget_attempts(patch: pytest.MonkeyPatch) -> None:
+    """What comes back counts as never delivered."""
+    real = SharedQueue.leave
+    patch.setattr(SharedQueue, "leave", lambda self, member, unseen=(): real(self, member, ((0, 2**60),)))
+
+
+def finish_nothing_on_disk(patch: pytest.MonkeyPatch) -> None:
+    """A broker forgets in memory alone what was done."""
+    patch.setattr(KeptShare, "_drop", lambda self, ranges: None)
+
+
+def forget_how_far_an_order_has_come(patch: pytest.MonkeyPatch) -> None:
+    """A broker keeps the events of an order, and not the position after them."""
+    real = OrderedShares._position
+
+    def without(self: OrderedShares, share: OrderedShare, count: int) -> bytes:
+        return msgspec.msgpack.encode(
+            Position(msgspec.msgpack.decode(real(self, share, count), type=Position).subscription)
+        )
+
+    patch.setattr(OrderedShares, "_position", without)
+
+
+def take_past_the_order(patch: pytest.MonkeyPatch) -> None:
+    """The events of an ordered share come as they arrive."""
+    patch.setattr(ShareDefinition, "is_ordered", False)
+
+
+def keep_what_a_member_had(patch: pytest.MonkeyPatch) -> None:
+    """What a member had when it went comes to nobody."""
+    patch.setattr(SharedQueue, "_take_back", lambda self, first, last, attempt: None)
+
+
+def ignore_keys(patch: pytest.MonkeyPatch) -> None:
+    """Equal values go to anybody."""
+    patch.setattr(OneOfN, "choose_for", lambda self, key: self.choose())
+
+
+BUGS: dict[Callable[[pytest.MonkeyPatch], None], str] = {
+    forget_attempts: "repetition without a mark",
+    finish_nothing_on_disk: "is done again",
+    keep_what_a_member_had: "never done",
+    ignore_keys: "of its source with the same value",
+    forget_how_far_an_order_has_come: "repetition without a mark",
+    take_past_the_order: "total_order",
+}
+
+
+def forward_nothing(patch: pytest.MonkeyPatch) -> None:
+    """A former home confirms what it gets, and keeps it to itself."""
+    patch.setattr(FormerHome, "take", lambda self, stretch, done: done() or True)
+
+
+def wait_for_nothing(patch: pytest.MonkeyPatch) -> None:
+    """The next home takes its own events before older ones have come from the former home."""
+    patch.setattr(MergedSources, "is_complete", lambda self, source: True)
+
+
+def go_on_while_moving(patch: pytest.MonkeyPatch) -> None:
+    """A share gives events out although its rows are on their way."""
+    real = ShareDepartures.begin
+
+    def begin(self: ShareDepartures, share: HeldShare, to: Place) -> None:
+        real(self, share, to)
+        share.frozen = False
+
+    patch.setattr(ShareDepartures, "begin", begin)
+
+
+def move_without_marks(patch: pytest.MonkeyPatch) -> None:
+    """The next home does not learn what was taken of each source."""
+    real = KeptShare.rows
+    patch.setattr(
+        KeptShare, "rows", lambda self: (row for row in real(self) if row[0].partition(b"\0")[2][:1] != b"m")
+    )
+
+
+def forget_moves(patch: pytest.MonkeyPatch) -> None:
+    """A broker that restarts knows nothing of moves."""
+    patch.setattr(ShareMoves, "start", lambda self: None)
+
+
+def take_over_too_early(patch: pytest.MonkeyPatch) -> None:
+    """The next home does not wait until the former one has written that the share has moved."""
+    real = ShareTakeovers.on_rows
+
+    def on_rows(self: ShareTakeovers, broker: str, message: ShareMoveRows) -> None:
+        real(self, broker, message)
+        arriving = self._arriving.get(message.name)
+        if arriving is not None and arriving.row.prepared:
+            self.take_over(arriving)
+
+    patch.setattr(ShareTakeovers, "on_rows", on_rows)
+
+
+BUGS_OF_MOVES: dict[Callable[[pytest.MonkeyPatch], None], tuple[str, int]] = {
+    forward_nothing: ("never arrived", 0),
+    wait_for_nothing: ("never arrived", 0),
+    go_on_while_moving: ("never arrived", 0),
+    move_without_marks: ("is delivered again", 130),
+    take_over_too_early: ("is kept at", 0),
+    forget_moves: ("keeps publication", 0),
+}
+"""With the first seed, so that few are needed."""
+
+
+@pytest.mark.parametrize(
+    ("plant", "found", "moves", "first"),
+    [
+        *((plant, found, False, 0) for plant, found in BUGS.items()),
+        *((plant, found, True, first) for plant, (found, first) in BUGS_OF_MOVES.items()),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_planted_bug_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None],
+    found: str,
+    moves: bool,
+    first: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plant(monkeypatch)
+    problems: list[Any] = []
+    for seed in SEEDS_FOR_A_BUG:
+        problems += run_seed(first + seed, moves=moves).problems
+        if any(found in problem for problem in problems):
+            return
+    raise AssertionError(f"not found; instead: {problems[:5]}")
+
+
+def test_a_failed_seed_names_the_command_that_replays_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep_what_a_member_had(monkeypatch)
+    seed = next(seed for seed in SEEDS_FOR_A_BUG if run_seed(seed).failed)
+    assert main(["--seeds", f"{seed}:{seed + 1}", "--keep", str(tmp_path)]) == 1
+    assert replay_command(seed) in capsys.readouterr().out
+    assert (tmp_path / f"seed-{seed}.toml").read_text() == share_scenario(seed)
+    assert "--far --race" in replay_command(3, far=True, race=True)
+    assert "--moves" in replay_command(3, moves=True)
