@@ -261,7 +261,10 @@ def test_a_dead_holder_is_followed_by_another(make: Make) -> None:
                 while True:
                     try:
                         async with alive.subscribe("/jobs", durable="d") as other:
-                            assert sorted(await read(other, 2)) == [(2, 2), (3, 1)]
+                            repeated, later = sorted(await read(other, 2))
+                            assert repeated == (2, 2)
+                            # A server that has not noticed the end yet sends to the dead holder first.
+                            assert later in [(3, 1), (3, 2)]
                         break
                     except tidings.SubscriptionRefused:  # at Redis, its name is free after a while
                         await asyncio.sleep(0.1)
