@@ -18,7 +18,7 @@ from work.system import system_of
 MODULE = "work.process"
 AHEAD = {0: 256, 1: 16, 10: 2}
 """Milliseconds of work -> how many events a worker has besides the one it works on; the same for every system."""
-IDLE_EVENTS = 40_000
+IDLE_EVENTS = 200_000
 """Events without work; fewer for slow systems would not change the rate."""
 BUSY_S = 3.0
 """How long a group with work should take, if all its workers always have some."""

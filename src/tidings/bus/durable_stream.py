@@ -20,7 +20,7 @@ from tidings.core.client.dead_letter import dead_letter
 from tidings.core.errors import ConnectionFailed, DeliveriesExhausted, NotHeld, SubscriptionRefused
 from tidings.core.events.event import Event
 from tidings.core.events.payload import typed_payload
-from tidings.core.events.run import Run, Stretch, singles
+from tidings.core.events.run import Arrival, Stretch
 from tidings.core.events.subscription import Order, Subscription
 from tidings.core.events.topics import check_topic
 
@@ -93,53 +93,6 @@ class HeldEvent:
         self.over = why
 
 
-class _HeldArrival:
-    """Events that arrived together, not decoded yet."""
-
-    __slots__ = ("attempt", "count", "first", "out_of_order", "places", "stream", "stretch")
-
-    def __init__(
-        self,
-        stream: DurableStream,
-        stretch: Stretch,
-        first: int,
-        attempt: int,
-        out_of_order: bool,
-        places: Places | None,
-    ) -> None:
-        self.stream = stream
-        self.stretch = stretch.kept() if isinstance(stretch, Run) else stretch
-        self.first = first
-        self.attempt = attempt
-        self.out_of_order = out_of_order
-        self.places = places
-        self.count = stretch.count
-
-    def events(self) -> list[Event]:
-        """Decode them; one that cannot be decoded is done."""
-        found: list[Event] = []
-        shift = self.first - self.stretch.first
-        decoded = self.stretch.events(leave_out) if isinstance(self.stretch, Run) else _one(self.stretch)
-        by_sequence = {event.sequence: event for event in decoded if event is not None}
-        for sequence in range(self.stretch.first, self.stretch.last + 1):
-            held = HeldEvent(self.stream, sequence + shift, self.attempt)
-            event = by_sequence.get(sequence)
-            if event is None:
-                self.stream.finish(held)
-            else:
-                event.__dict__["held"] = held
-                if self.out_of_order:
-                    event.__dict__["out_of_order"] = True
-                if self.places is not None:
-                    event.__dict__["places"] = self.places
-                found.append(event)
-        return found
-
-
-def _one(stretch: Stretch) -> Sequence[Event]:
-    return [publication.event() for publication in singles(stretch)]
-
-
 class DurableStream(Stream):
     """The events of a durable subscription or a group, as `Stream`. `cancel` ends the subscription for good."""
 
@@ -158,6 +111,8 @@ class DurableStream(Stream):
         """Acknowledged by the application, and not answered by the broker."""
         self.refused = 0
         """Acknowledgements that did not count: another holder had the event, or was done with it first."""
+        self._done: list[tuple[int, int]] = []
+        """Acknowledged in automatic mode, and not reported yet."""
         self._attached = False
 
     def may_do_without(self, *options: Literal["ack", "max_unacked"]) -> None:
@@ -177,12 +132,14 @@ class DurableStream(Stream):
         places: Places | None = None,
     ) -> None:
         """Append events, numbered from `first` on."""
-        arrival = _HeldArrival(self, stretch, first, attempt, out_of_order, places)
-        events = arrival.events()
-        if recovered_by:
-            for event in events:
-                event.__dict__["recovered_by"] = recovered_by
-        self._events.extend(events)
+        arrival = Arrival(stretch, out_of_order, places, recovered_by)
+        for number, event in enumerate(arrival.events(leave_out), first):
+            held = HeldEvent(self, number, attempt)
+            if event is None:  # it cannot be decoded
+                self.finish(held)
+            else:
+                event.__dict__["held"] = held
+                self._events.append(event)
         self._waiting = len(self._events)
         self._wake_some(arrival.count)
 
@@ -245,6 +202,7 @@ class DurableStream(Stream):
 
     def give_back(self, held: HeldEvent, after_ns: int) -> None:
         """Give the event back, to be delivered again; called by events."""
+        self._report()
         self._hand.pop(held.number, None)
         self._service.give_back(self.subscription.id, held.number, after_ns)
 
@@ -271,21 +229,33 @@ class DurableStream(Stream):
                 return event
 
     async def __anext__(self) -> Event:
-        while True:
+        event = self.take_next()
+        if event is None:
             event = await super().__anext__()
-            if not await self._is_given_up(event):
-                return event
+        while self.durability.max_deliveries is not None and await self._is_given_up(event):
+            event = await super().__anext__()
+        return event
 
     def _finish(self) -> None:
         """Acknowledge what was shown, in automatic mode: the reader asks for the next one."""
         self._taken = 0
-        if self.durability.ack == "auto":
-            for held in list(self._hand.values()):
-                held.over = "it was acknowledged before"
-                self.finish(held)
+        if not self._hand or self.durability.ack != "auto":
+            return
+        if not self._done:  # one report per turn of the loop is enough: nothing leaves earlier
+            asyncio.get_running_loop().call_soon(self._report)
+        done = self._done
+        for number, held in self._hand.items():
+            held.over = "it was acknowledged before"
+            if done and done[-1][1] == number - 1:
+                done[-1] = (done[-1][0], number)
+            else:
+                done.append((number, number))
+        self._hand.clear()
 
     def _report(self) -> None:
-        """Nothing to add: acknowledgements leave by themselves."""
+        done, self._done = self._done, []
+        for first, last in done:
+            self._service.finish_held(self.subscription.id, first, last)
 
     # --- Giving up
 
@@ -339,6 +309,7 @@ class DurableStream(Stream):
         if kind is None and self._attached:
             self._finish()
         if self._attached:
+            self._report()
             unseen = merged((_number(event), _number(event)) for event in self._events if event is not None)
             await self._service.leave_held(self.subscription.id, unseen)
         self._lose("the stream was left")

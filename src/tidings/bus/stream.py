@@ -303,7 +303,9 @@ class Stream:
             self._waiting -= 1
             self._taken += 1
             event = events.popleft()
-            if event is not None and not (self._may_expire and self._has_expired(event)):
+            if event is not None and not (
+                self._may_expire and "typed" in event.__dict__ and self._has_expired(event)
+            ):
                 return event
 
     def _has_expired(self, event: Event) -> bool:

@@ -105,21 +105,8 @@ class Database:
                 raise
 
     def begin(self) -> None:
-        """Begin a transaction that `commit` ends. Its parts are savepoints."""
+        """Begin a transaction that `commit` ends."""
         self.execute("BEGIN IMMEDIATE")
-
-    @contextmanager
-    def savepoint(self) -> Iterator[None]:
-        """Run an atomic part of a transaction. Some errors roll back the whole transaction: check `in_transaction`."""
-        self.execute("SAVEPOINT part")
-        try:
-            yield
-        except BaseException:
-            with suppress(sqlite3.Error):
-                self.execute("ROLLBACK TO part")
-                self.execute("RELEASE part")
-            raise
-        self.execute("RELEASE part")
 
     @property
     def in_transaction(self) -> bool:

@@ -3,19 +3,20 @@
 How it keeps the promises of `Store`:
 
 - **On disk when `write` returns**: one transaction per batch in the write-ahead log, synchronous=FULL. With
-  `on_pending`, on disk when `commit` returns: the batches of a turn are savepoints of one transaction.
+  `on_pending`, on disk when `commit` returns: what a turn writes waits in memory, the last value of each key, and is
+  one transaction.
 - **One writer**: a lock on `<name>.lock` while the store is open; it ends with its process.
 - **Only what was written**: each row has a checksum over table, key, place and value. One more row, the seal, has
   the sum of all checksums, so that a vanished row is noticed, too. Opening reads everything; later reads check what
   they return. If the log (`-wal`, which only a crash leaves) is damaged or gone, the store may be older than what was
   acknowledged; the mark in the lock file shows this, and the store is rejected.
 - **A new file is created under another name**, so a file that is empty or too short is damaged.
-- **Bounded**: later rows reuse the pages of deleted ones, so the file is as large as the store ever was, and at most
-  `limit_bytes`. The log is written back into the file every `LOG_PAGES` pages and starts over; beyond that it takes as
-  much as the largest batch.
-- **Full**: at `limit_bytes`, deleting still works and makes room. On a full disk it may not, because the log needs
-  room first: about `LOG_PAGES` pages must be freed elsewhere. Until then every write is rejected. With `on_pending`
-  the room is checked before anything is added, because a failing commit is fatal.
+- **Bounded**: later rows reuse the pages of deleted ones, so the file is as large as the store ever was; what parts
+  write they bound themselves. The log is written back into the file every `LOG_PAGES` pages and starts over; beyond
+  that it takes as much as the largest batch.
+- **Full**: on a full disk even deleting may fail, because the log needs room first: about `LOG_PAGES` pages must be
+  freed elsewhere. Until then every write is rejected. With `on_pending` the room is checked before anything is added,
+  because a failing commit is fatal.
 
 If the disk fails (other than by being full) while a batch is synced, the batch is rejected and the state is as before;
 after a crash at that moment, before the next write, the batch may turn out to be written.
@@ -42,9 +43,6 @@ RECOVERY = (
     "start the broker with --recover to fetch its state from its neighbours; "
     "the damaged file is kept beside it"
 )
-
-_RESERVE_PAGES = 16
-"""Deleting may need a page before it frees one, so batches that only delete may exceed the limit by this."""
 
 _ROOM_BYTES = 2 * LOG_PAGES * PAGE_BYTES
 """Free space required before something is added to a turn: for the log, and for the file it is written back to."""
@@ -124,25 +122,26 @@ class DiskStore:
     """The store in file `path`, created if missing. For one thread at a time, not always the same one.
 
     StoreError: the file cannot be used, or another process uses it. StoreCorrupt: see `set_aside`.
-    `limit_bytes` bounds the file, in whole pages; a store that is already larger does not grow. Deleting always works
-    and may take a few more pages. `on_pending` is called when the first write of a turn waits for `commit`; without
-    it, writes do not wait.
+    `on_pending` is called when the first write of a turn waits for `commit`; without it, writes do not wait.
     """
 
     def __init__(
         self,
         path: str | Path,
-        limit_bytes: int | None = None,
         kind: DatabaseKind = BROKER_KIND,
         on_pending: Callable[[], None] | None = None,
     ) -> None:
         self.path = Path(path)
         self._on_pending = on_pending
-        self._pending: list[Change] = []
-        """The changes written in this turn."""
-        self._pending_bytes = 0
+        self._pending: dict[tuple[str, bytes], bytes | None] = {}
+        """What was written in this turn and is not in the transaction yet: None where it was deleted."""
+        self._in_turn = False
+        """Something waits for `commit`."""
+        self._broken = False
+        """Part of a turn is lost, so it must not be committed."""
+        self._room_bytes: int | None = None
+        """How much more may be added in this turn; None if nobody has asked the disk yet."""
         self._kind = kind
-        self._limit_pages = None if limit_bytes is None else max(1, limit_bytes // PAGE_BYTES)
         self._lock = _locked(self.path, kind)
         self._database: Database | None = None
         try:
@@ -159,13 +158,17 @@ class DiskStore:
     def read(self, table: str) -> list[tuple[bytes, bytes]]:
         database = self._checked_table(table)
         with database.told():
+            self._apply_pending()
             rows = database.execute("SELECT key, place, value, checksum FROM entries WHERE name = ?", table)
         checked = [(key, self._checked(table, key, row)) for key, *row in rows]
         checked.sort(key=lambda entry: entry[1][0])
         return [(key, value) for key, (_, value, _) in checked]
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        with self._checked_table(table).told():
+        database = self._checked_table(table)
+        if (table, key) in self._pending:
+            return self._pending[table, key]
+        with database.told():
             row = self._row(table, key)
         return None if row is None else row[1]
 
@@ -174,26 +177,29 @@ class DiskStore:
         check_tables(changes)
         if changes:
             with database.told():
-                grows = any(value is not None for _, _, value in changes)
-                self._set_limit(0 if grows else _RESERVE_PAGES)
                 if self._on_pending is None:
                     self._write_through(changes)
                 else:
-                    self._write_in_turn(changes, self._on_pending, grows=grows)
+                    self._write_in_turn(changes, self._on_pending)
 
     def commit(self) -> None:
         database = self._open_database()
-        if self._pending:
-            self._pending, self._pending_bytes = [], 0
+        if self._in_turn:
             with database.told():
+                try:
+                    self._apply_pending()
+                finally:
+                    self._in_turn, self._room_bytes, self._pending = False, None, {}
                 database.commit()
 
     def size_bytes(self, table: str) -> int:
-        self._checked_table(table)
+        with self._checked_table(table).told():
+            self._apply_pending()
         return self._tally.size_bytes[table]
 
     def count(self, table: str) -> int:
-        self._checked_table(table)
+        with self._checked_table(table).told():
+            self._apply_pending()
         return self._tally.count[table]
 
     def close(self) -> None:
@@ -216,41 +222,45 @@ class DiskStore:
             self._tally = self._checked_tally()
             raise
 
-    def _write_in_turn(
-        self, changes: Sequence[Change], on_pending: Callable[[], None], *, grows: bool
-    ) -> None:
-        database, tally, first = self._open_database(), self._tally.copy(), not self._pending
-        size_bytes = self._pending_bytes + sum(len(key) + len(value or b"") for _, key, value in changes)
-        if grows:
-            self._check_room(_ROOM_BYTES + _BYTES_PER_BYTE * size_bytes)
-        if first:
-            self._tally_before = tally.copy()
-            database.begin()
-        try:
-            with database.savepoint():
-                self._apply_all(tally, changes)
-        except BaseException:
-            self._restore_turn()
-            raise
-        self._tally = tally
-        self._pending += changes
-        self._pending_bytes = size_bytes
+    def _write_in_turn(self, changes: Sequence[Change], on_pending: Callable[[], None]) -> None:
+        first = not self._in_turn
+        added_bytes = sum(len(key) + len(value) for _, key, value in changes if value is not None)
+        if added_bytes:
+            self._take_room(_BYTES_PER_BYTE * added_bytes)
+        for table, key, value in changes:
+            if value is not None and self._pending.get((table, key), b"") is None:
+                self._apply_pending()  # deleted before, so its place is the last one now
+            self._pending[table, key] = value
+        self._in_turn = True
         if first:
             on_pending()
 
-    def _restore_turn(self) -> None:
-        """After a failed batch, write the earlier batches of this turn again if SQLite rolled them back, too."""
-        database = self._open_database()
+    def _apply_pending(self) -> None:
+        """Move what waits in memory into the turn's transaction. After a failure nothing is committed any more."""
+        if self._broken:
+            raise StoreError(f"{self.path}: a write failed before")
         if not self._pending:
+            return
+        database, tally = self._open_database(), self._tally.copy()
+        try:
+            if not database.in_transaction:
+                database.begin()
+            self._apply_all(tally, ((*place, value) for place, value in self._pending.items()))
+        except BaseException:
+            self._broken = True
             database.roll_back()
-        elif not database.in_transaction:
-            database.begin()
-            self._apply_all(self._tally_before.copy(), self._pending)
+            raise
+        self._tally, self._pending = tally, {}
 
-    def _check_room(self, size_bytes: int) -> None:
-        disk = os.statvfs(self.path)
-        if disk.f_bavail * disk.f_frsize < size_bytes:
-            raise StoreFull(f"{self.path}: no room to write (less than {size_bytes >> 10} KiB free)")
+    def _take_room(self, size_bytes: int) -> None:
+        """Raise StoreFull unless there is room for so much; the disk is asked once a turn."""
+        if self._room_bytes is None:
+            disk = os.statvfs(self.path)
+            self._room_bytes = disk.f_bavail * disk.f_frsize - _ROOM_BYTES
+        if self._room_bytes < size_bytes:
+            needed_kib = size_bytes + _ROOM_BYTES >> 10
+            raise StoreFull(f"{self.path}: no room to write (less than {needed_kib} KiB free)")
+        self._room_bytes -= size_bytes
 
     def _apply_all(self, tally: _Tally, changes: Iterable[Change]) -> None:
         for change in changes:
@@ -258,16 +268,20 @@ class DiskStore:
         self._open_database().execute("UPDATE seal SET checksum = ?", tally.seal)
 
     def _apply(self, tally: _Tally, table: str, key: bytes, value: bytes | None) -> None:
-        database, old = self._open_database(), self._row(table, key)
+        database = self._open_database()
+        if value is None:
+            for row in database.execute(
+                "DELETE FROM entries WHERE name = ? AND key = ? RETURNING place, value, checksum", table, key
+            ):
+                tally.remove(table, key, self._checked(table, key, row))
+            return
+        old = self._row(table, key)
         if old is not None:
             tally.remove(table, key, old)
-        if value is not None:
-            place = tally.next_place if old is None else old[0]
-            row = (place, value, _checksum(table, key, place, value))
-            database.execute("REPLACE INTO entries VALUES (?, ?, ?, ?, ?)", table, key, *row)
-            tally.add(table, key, row)
-        elif old is not None:
-            database.execute("DELETE FROM entries WHERE name = ? AND key = ?", table, key)
+        place = tally.next_place if old is None else old[0]
+        row = (place, value, _checksum(table, key, place, value))
+        database.execute("REPLACE INTO entries VALUES (?, ?, ?, ?, ?)", table, key, *row)
+        tally.add(table, key, row)
 
     def _row(self, table: str, key: bytes) -> _Row | None:
         rows = self._open_database().execute(
@@ -281,11 +295,6 @@ class DiskStore:
         if kinds != (str, bytes, int, bytes) or checksum != _checksum(table, key, place, value):
             raise self._corrupt(f"an entry of table {table!r:.40} has a wrong checksum")
         return place, value, checksum
-
-    def _set_limit(self, reserve_pages: int) -> None:
-        if self._limit_pages is not None:
-            limit_pages = self._limit_pages + reserve_pages
-            self._open_database().execute(f"PRAGMA max_page_count = {limit_pages}")
 
     def _checked_tally(self) -> _Tally:
         """Return the tally of all rows; StoreCorrupt unless they are exactly those that were written."""
