@@ -62,6 +62,37 @@ def test_an_exception_in_the_loop_leaves_its_event_undone() -> None:
     run(scenario)
 
 
+def test_a_reader_that_never_waits_reports_before_its_window_is_used_up() -> None:
+    async def scenario(net: TestNetwork) -> None:
+        async with (
+            net.connect("b2") as bus,
+            bus.subscribe("/jobs", durable="billing", max_unacked=8) as stream,
+        ):
+            await publish(bus, *range(12))
+            await asyncio.sleep(0.5)
+            assert len(stream) == 8
+            for _ in range(3):
+                await anext(stream)
+            assert len(stream) == 5
+            await asyncio.sleep(0.5)
+            assert len(stream) == 7  # two are done, one is in the reader's hands
+            turns = 0
+
+            async def others() -> None:
+                nonlocal turns
+                while True:
+                    turns += 1
+                    await asyncio.sleep(0)
+
+            other = asyncio.create_task(others())
+            for _ in range(7):
+                await anext(stream)
+            other.cancel()
+            assert turns >= 2
+
+    run(scenario)
+
+
 def test_a_crash_of_the_broker_loses_nothing_and_its_holder_goes_on() -> None:
     async def scenario(net: TestNetwork) -> None:
         async with net.connect("b0") as far, net.connect("b2") as bus:

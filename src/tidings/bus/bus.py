@@ -331,9 +331,9 @@ class Bus(ApplicationHost):
         self._check_order(subscription)
         await self._shares.attach(subscription, durability)
 
-    def finish_held(self, subscription_id: str, first: int, last: int) -> None:
+    def finish_held(self, subscription_id: str, numbers: Ranges, *, at_once: bool = False) -> None:
         if self._open:
-            self._shares.finish(subscription_id, first, last)
+            self._shares.finish(subscription_id, numbers, at_once=at_once)
 
     def give_back(self, subscription_id: str, number: int, after_ns: int, *, aside: bool = False) -> None:
         self._check_open()

@@ -91,8 +91,11 @@ class BusShares:
         if reason:
             raise SubscriptionRefused(reason)
 
-    def finish(self, subscription_id: str, first: int, last: int) -> None:
-        self._holder.finish(subscription_id, first, last)
+    def finish(self, subscription_id: str, numbers: Ranges, *, at_once: bool = False) -> None:
+        for first, last in numbers:
+            self._holder.finish(subscription_id, first, last)
+        if at_once:
+            self._holder.report()
 
     def give_back(self, subscription_id: str, number: int, after_ns: int, *, aside: bool) -> None:
         self._holder.give_back(subscription_id, number, after_ns, aside=aside)

@@ -33,6 +33,8 @@ Ack = Literal["auto", "manual"]
 NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 MAX_UNACKED = 1_024
 MAX_UNACKED_LIMIT = 1_000_000
+REPORTS_PER_WINDOW = 4
+"""A reader that never waits reports what it has done with this often, so that the broker sends more meanwhile."""
 
 log = logging.getLogger("tidings")
 
@@ -113,6 +115,8 @@ class DurableStream(Stream):
         """Acknowledgements that did not count: another holder had the event, or was done with it first."""
         self._done: list[tuple[int, int]] = []
         """Acknowledged in automatic mode, and not reported yet."""
+        self._done_count = 0
+        self._report_after = max(durability.max_unacked // REPORTS_PER_WINDOW, 1)
         self._attached = False
 
     def may_do_without(self, *options: Literal["ack", "max_unacked"]) -> None:
@@ -198,7 +202,7 @@ class DurableStream(Stream):
     def finish(self, held: HeldEvent) -> None:
         """Report that the application is done with the event; called by events."""
         self._hand.pop(held.number, None)
-        self._service.finish_held(self.subscription.id, held.number, held.number)
+        self._service.finish_held(self.subscription.id, ((held.number, held.number),))
 
     def give_back(self, held: HeldEvent, after_ns: int) -> None:
         """Give the event back, to be delivered again; called by events."""
@@ -229,6 +233,9 @@ class DurableStream(Stream):
                 return event
 
     async def __anext__(self) -> Event:
+        if self._done_count >= self._report_after:
+            self._report()
+            await asyncio.sleep(0)  # let the report leave, and events come in
         event = self.take_next()
         if event is None:
             event = await super().__anext__()
@@ -250,12 +257,13 @@ class DurableStream(Stream):
                 done[-1] = (done[-1][0], number)
             else:
                 done.append((number, number))
+        self._done_count += len(self._hand)
         self._hand.clear()
 
     def _report(self) -> None:
-        done, self._done = self._done, []
-        for first, last in done:
-            self._service.finish_held(self.subscription.id, first, last)
+        done, self._done, self._done_count = self._done, [], 0
+        if done:
+            self._service.finish_held(self.subscription.id, tuple(done), at_once=True)
 
     # --- Giving up
 

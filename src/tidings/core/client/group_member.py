@@ -56,6 +56,9 @@ class GroupMember:
     def finish(self, subscription: str, first: int, last: int) -> None:
         self._port.emit(ShareFinished(subscription, ((first, last),), ()))
 
+    def report(self) -> None:
+        """Nobody waits for it."""
+
     def give_back(self, subscription: str, number: int, after_ns: int = 0, *, aside: bool = False) -> None:
         """Nobody takes the event back: it is done."""
         self.finish(subscription, number, number)

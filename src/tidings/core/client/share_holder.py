@@ -141,7 +141,7 @@ class ShareHolder(Part):
             newer = tuple((max(start, number), stop - 1) for start, stop in held.holding if stop > number)
             if newer:
                 self._drop(subscription, held, newer)
-        self._report()
+        self.report()
         if held.attached:  # otherwise it is given back by not being claimed
             held.unanswered += held.asked.order != "none" and not aside
             self._send(ShareBack(subscription, number, after_ns, aside))
@@ -150,7 +150,7 @@ class ShareHolder(Part):
         """Detach; ShareDetached follows. The application has not seen those in `unseen`."""
         held = self._held.get(subscription)
         if held is not None:
-            self._report()
+            self.report()
             held.leaving = True
             if self._connected:
                 self._send(ShareLeave(subscription, unseen))
@@ -198,9 +198,9 @@ class ShareHolder(Part):
             self.port.send(self._session.broker, message)
 
     def on_timer(self, name: TimerName) -> None:
-        self._report()
+        self.report()
 
-    def _report(self) -> None:
+    def report(self) -> None:
         """Tell the broker what is done."""
         self._reporting = False
         for subscription, held in self._held.items():
@@ -225,7 +225,7 @@ class ShareHolder(Part):
         if lost:
             self._drop(message.subscription, held, tuple((start, stop - 1) for start, stop in lost))
         held.unsent = list(_ranges(held.done))
-        self._report()
+        self.report()
         self.port.emit(ShareAttached(message.subscription, message.uncovered))
 
     def _begin_anew(self, subscription: str, held: _Held, life: Life) -> None:

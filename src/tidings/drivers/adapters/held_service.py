@@ -55,11 +55,12 @@ class HoldingService(EventService):
         kind = HeldIncoming if self.held_support.keeps else GroupIncoming
         await self._add(kind(subscription, stream, durability))
 
-    def finish_held(self, subscription_id: str, first: int, last: int) -> None:
+    def finish_held(self, subscription_id: str, numbers: Ranges, *, at_once: bool = False) -> None:
         incoming = self.incoming.get(subscription_id)
         if isinstance(incoming, HeldIncoming):
-            for number in range(first, last + 1):
-                incoming.finish(number)
+            for first, last in numbers:
+                for number in range(first, last + 1):
+                    incoming.finish(number)
 
     def give_back(self, subscription_id: str, number: int, after_ns: int, *, aside: bool = False) -> None:
         incoming = self.incoming.get(subscription_id)
