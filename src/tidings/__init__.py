@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tidings import sync as sync
     from tidings import testing as testing
     from tidings.bus.connect import connect as connect
-    from tidings.bus.connect import embedded as embedded
     from tidings.bus.durable_stream import DurableStream as DurableStream
+    from tidings.bus.embedded import embedded as embedded
     from tidings.bus.gaps import EventsMissed as EventsMissed
     from tidings.bus.gaps import Gap as Gap
     from tidings.bus.history import HistoryStream as HistoryStream
@@ -90,7 +90,8 @@ _HOMES = {
     "tidings.core.events.position": ("OrderPosition",),
     "tidings.core.events.topics": ("TopicPattern",),
     "tidings.drivers.sockets.archive_client": ("RemoteArchive",),
-    "tidings.bus.connect": ("connect", "embedded"),
+    "tidings.bus.connect": ("connect",),
+    "tidings.bus.embedded": ("embedded",),
     "tidings.bus.ordered_service": ("OrderedService",),
     "tidings.core.overlay.epidemic.settings": ("RecoverySettings",),
     "tidings.core.ordering.subscriber": ("Patience",),

@@ -20,8 +20,9 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from tidings.bus import connect as opening
-from tidings.bus.connect import Embedded
 from tidings.bus.durable_stream import MAX_UNACKED, Ack
+from tidings.bus.embedded import Embedded
+from tidings.bus.embedded import embedded as open_embedded
 from tidings.bus.expiry import Expiry
 from tidings.bus.gaps import Gap
 from tidings.bus.history_reader import Start
@@ -447,5 +448,5 @@ def _synchronous(make: Callable[Options, EventService]) -> Callable[Options, Syn
 
 connect = _synchronous(opening.connect)
 """Return a bus without `async` for the network at a URL; the arguments are those of `tidings.connect`."""
-embedded = _synchronous(opening.embedded)
+embedded = _synchronous(open_embedded)
 """Return a bus without `async` on a network in this process; the arguments are those of `tidings.embedded`."""

@@ -24,8 +24,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from tidings.bus.bus import Bus
+from tidings.bus.embedded import AUTO, check_loss, recovery_of
 from tidings.bus.memory_archive import MemoryArchive
-from tidings.bus.overlay import AUTO, check_loss, recovery_of
 from tidings.bus.sequencing import LocalSequencing
 from tidings.bus.service import EventService
 from tidings.bus.virtual_sequencers import SimulatedOrdering, simulated_layout

@@ -11,8 +11,7 @@ import pytest
 import tidings
 import tidings.sync
 from tidings.bus.bus import Bus
-from tidings.bus.connect import Embedded
-from tidings.bus.overlay import ALGORITHMS
+from tidings.bus.embedded import ALGORITHMS, Embedded
 from tidings.core.events.event import Event
 from tidings.core.overlay.epidemic.settings import RecoverySettings
 from tidings.testing import TestNetwork, simulate

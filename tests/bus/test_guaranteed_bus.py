@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import tidings
-from tidings.bus.connect import Embedded
+from tidings.bus.embedded import Embedded
 from tidings.bus.stream import MAX_GAPS
 from tidings.core.client.arrivals import Ticket
 from tidings.core.facts import EventsGivenUp

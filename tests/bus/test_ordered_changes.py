@@ -14,7 +14,7 @@ import tidings
 from ordered_clients import MODES, TIMEOUT_S, numbers, run, take
 from tidings.bus import host
 from tidings.bus.bus import Bus
-from tidings.bus.connect import Embedded
+from tidings.bus.embedded import Embedded
 from troubled_service import troubled_client
 
 ENTRIES = ("/a", "/b/*", "/c")

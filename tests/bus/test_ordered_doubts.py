@@ -9,7 +9,7 @@ import pytest
 
 import tidings
 from ordered_clients import TIMEOUT_S, numbers, run, take
-from tidings.bus.connect import Embedded
+from tidings.bus.embedded import Embedded
 from tidings.bus.gaps import EventsMissed
 from tidings.core import facts
 from tidings.core.client import ordered

@@ -13,7 +13,7 @@ import order_checks
 import tidings
 from ordered_clients import MODES, TIMEOUT_S, run
 from tidings.bus.bus import Bus
-from tidings.bus.connect import Embedded
+from tidings.bus.embedded import Embedded
 
 LAYOUTS: tuple[tuple[str, ...], ...] = (
     ("/**",),

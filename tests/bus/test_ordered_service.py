@@ -10,8 +10,7 @@ import pytest
 import order_checks
 import tidings
 from ordered_clients import MODES, numbers, quiet, run, take
-from tidings.bus.connect import Embedded
-from tidings.bus.overlay import local_bus
+from tidings.bus.embedded import Embedded, local_bus
 from tidings.core.events.event import MAX_ATTRIBUTES, MAX_EVENT_BYTES, Event
 from tidings.core.events.subscription import Subscription
 from tidings.core.events.timestamp import Timestamp

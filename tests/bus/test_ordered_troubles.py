@@ -12,8 +12,7 @@ import pytest
 import order_checks
 import tidings
 from ordered_clients import MODES, TIMEOUT_S, numbers, quiet, run, take
-from tidings.bus.connect import Embedded
-from tidings.bus.overlay import local_bus
+from tidings.bus.embedded import Embedded, local_bus
 from tidings.bus.receipts import Batch, Receipt
 from tidings.bus.sequencing import LocalSequencing
 from tidings.core.client import ordered

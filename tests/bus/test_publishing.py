@@ -16,7 +16,7 @@ import tidings
 import tidings.sync
 import tidings.testing
 from tidings.bus import host as host_module
-from tidings.bus.overlay import local_bus
+from tidings.bus.embedded import local_bus
 from tidings.bus.receipts import Batch, PendingPublications
 from tidings.bus.stream import Stream
 from tidings.core.events.run import Run, RunMaker

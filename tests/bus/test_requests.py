@@ -12,7 +12,7 @@ import pytest
 
 from tidings.bus import requests
 from tidings.bus.bus import Bus
-from tidings.bus.connect import embedded
+from tidings.bus.embedded import embedded
 from tidings.bus.serving import ERROR_TYPE, MAX_ERROR_CHARACTERS
 from tidings.core.client.session import ClientSession
 from tidings.core.errors import (

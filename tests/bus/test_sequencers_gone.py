@@ -10,9 +10,8 @@ import tidings
 from live_ordering import Hosts
 from ordered_clients import TIMEOUT_S, numbers, run, take
 from tidings.bus import host
-from tidings.bus.connect import Embedded
 from tidings.bus.connected_sequencers import ConnectedSequencing
-from tidings.bus.overlay import local_bus
+from tidings.bus.embedded import Embedded, local_bus
 from tidings.core.ordering.layout import Layout, ServerPlacement
 from tidings.drivers.address import SEQUENCER_PORT, Address
 

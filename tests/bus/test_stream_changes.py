@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import tidings
 from breadth import examples
 from ordered_clients import MODES, TIMEOUT_S, numbers, quiet, run, take
-from tidings.bus.connect import Embedded
+from tidings.bus.embedded import Embedded
 from tidings.core.client import plain
 from tidings.core.client.ordered import SLOW_READER_EVENTS
 from tidings.core.client.reliable_session import ReliableSession

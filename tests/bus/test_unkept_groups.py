@@ -12,8 +12,8 @@ import pytest
 
 import tidings
 from tidings.bus.bus import Bus
-from tidings.bus.connect import Embedded
 from tidings.bus.durable_stream import DurableStream
+from tidings.bus.embedded import Embedded
 from tidings.bus.stream import Stream
 from tidings.core.errors import ConnectionFailed, NoResponder, NotHeld, RequestFailed, SubscriptionRefused
 from tidings.core.overlay.link_watch import SILENT_AFTER_NS

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from command import process_of_tidings, tidings
 from ports import base_port
-from tidings.bus.overlay import ALGORITHMS
+from tidings.bus.embedded import ALGORITHMS
 from tidings.cli.shared.broker_options import BrokerOptions
 from tidings.cli.shared.broker_settings import broker_settings
 from tidings.cli.shared.event_printer import PayloadForm, Printer

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import tidings
-from tidings.bus.connect import Embedded
+from tidings.bus.embedded import Embedded
 
 MODES = ("best-effort", "guaranteed", "epidemic")
 TIMEOUT_S = 60.0

@@ -8,9 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 from typing import Any
 
-from tidings.bus.connect import Embedded
+from tidings.bus.embedded import Embedded, local_bus
 from tidings.bus.ordered_service import OrderedService
-from tidings.bus.overlay import local_bus
 from tidings.bus.receipts import Batch
 from tidings.bus.sequencing import LocalSequencing
 from tidings.bus.service import EventService, Notify

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tidings.bus.bus_shares import BusShares
 from tidings.bus.durable_stream import Durability
@@ -17,7 +17,6 @@ from tidings.bus.expiry import Expiry, expiring
 from tidings.bus.history import NEEDS_ARCHIVE
 from tidings.bus.history_reader import HistoryReader, HistorySource, Start
 from tidings.bus.host import CLOSED, ApplicationHost
-from tidings.bus.memory_archive import MemoryArchive, MemoryHistory
 from tidings.bus.receipts import Batch, Receipt
 from tidings.bus.sequencing import Sequencing
 from tidings.bus.service import NO_SHARES, PublishedEvent, SetAside, each, iterate
@@ -35,6 +34,9 @@ from tidings.core.facts import NobodySubscribed, NotificationsDropped, Publicati
 from tidings.core.filters.language.predicates import Scalar
 from tidings.core.ordering.subscriber import MAX_BUFFERED, Patience
 from tidings.core.overlay.guaranteed.bookmarks import LeftBookmarks
+
+if TYPE_CHECKING:
+    from tidings.bus.memory_archive import MemoryArchive
 
 STATUS_TIMEOUT_S = 5.0
 
@@ -310,7 +312,7 @@ class Bus(ApplicationHost):
     ) -> HistorySource:
         self._check_open()
         if self.lossless and self.archive is not None and archive is None:
-            return MemoryHistory(self.archive, start, subscription, seam)
+            return self.archive.history(start, subscription, seam)
         opener = getattr(self.connection, "archive_opener", None)  # networks inside a process have none
         if not self.lossless or opener is None:
             raise SubscriptionRefused(NEEDS_ARCHIVE.format(start))

@@ -88,6 +88,9 @@ class MemoryArchive:
             )
         return all(reached.done.get(rank, -1) >= number for rank, number in wanted.done.items())
 
+    def history(self, start: Start, subscription: Subscription, seam: Seam) -> MemoryHistory:
+        return MemoryHistory(self, start, subscription, seam)
+
     def bounds(self) -> tuple[int, int]:
         return 0, len(self.events)
 

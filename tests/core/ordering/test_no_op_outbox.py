@@ -10,7 +10,7 @@ import pytest
 
 from ordered_clients import TIMEOUT_S, numbers, run, take
 from tidings.bus import no_op_publisher as no_ops
-from tidings.bus.connect import Embedded
+from tidings.bus.embedded import Embedded
 from tidings.bus.receipts import Batch
 from tidings.core.errors import NotConfirmed
 from tidings.core.events.run import Stretch
