@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tidings.core.client.reliable_session import ReliableClient
+from tidings.core.client.unconfirmed import Unconfirmed
 from tidings.core.errors import StoreCorrupt, StoreFull
 from tidings.core.events.event import make_publication
 from tidings.core.events.subscription import Subscription
@@ -193,6 +194,47 @@ def test_what_is_confirmed_survives_the_loss_of_the_disk_while_the_publisher_liv
     chain.restart("b0", "b1", "b2")
     chain.run(15)
     assert chain.delivered() == [1, 2, 3, 4, 5]
+
+
+def sent_again_once(patch: pytest.MonkeyPatch) -> None:
+    """As it was: what was sent to a broker that lost its disk counts as on its new one."""
+    attached = Unconfirmed.attached
+
+    def once(self: Unconfirmed, window: int, disk: int) -> list[Stamped]:
+        again = attached(self, window, disk)
+        for first, _, kept in self._kept:
+            self._kept.replace(first, kept._replace(disk=disk))
+        return again
+
+    patch.setattr(Unconfirmed, "attached", once)
+
+
+def delivered_after_the_loss_and_a_crash() -> list[int]:
+    """b0 loses its disk, is sent again what was only there, and crashes before any of it is on the new disk."""
+    chain = Chain()
+    chain.crash("b1", "b2")
+    chain.run(4)
+    chain.publish(5)
+    chain.run(2)
+    assert chain.confirmed() == [1, 2, 3, 4, 5]
+    chain.network.crash("b0", keep_state=False)
+    chain.restart("b0", "b1")  # b1 has the log
+    while not chain.broker("b0").delivery.queue:
+        chain.run(0.01)
+    assert chain.broker("b0").delivery.spilled_bytes == 0
+    chain.crash("b0", "b1")
+    chain.restart("b0", "b1", "b2")
+    chain.run(15)
+    chain.publish(1)
+    chain.run(1)
+    assert chain.confirmed() == [1, 2, 3, 4, 5, 6]  # each once
+    return chain.delivered()
+
+
+def test_what_was_on_a_lost_disk_is_sent_until_it_is_on_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert delivered_after_the_loss_and_a_crash() == [1, 2, 3, 4, 5, 6]
+    sent_again_once(monkeypatch)
+    assert delivered_after_the_loss_and_a_crash() == [6]
 
 
 def test_a_full_disk_holds_the_publisher_up_and_loses_nothing() -> None:

@@ -3,7 +3,7 @@
 Publications wait here until the broker says up to which position of its log it certifies publications. A publication is
 stamped with that position when it is first sent, and resent with the same stamp after every reconnect, in order, until
 it is confirmed. What the broker has on disk but has not delivered is kept a while longer, in case the broker loses its
-disk.
+disk; then it is resent like the others, until it is on the new disk.
 
 A named client that is killed and restarted finds its subscriptions at the broker. What arrived for them meanwhile is
 sent before the client has subscribed again; it is kept, unacknowledged, for a moment.
@@ -188,9 +188,8 @@ class ReliableSession(ClientSession):
         self._attached = True
         if self.bookmarks is not None:
             self.bookmarks.attached()
-        lost_its_disk = self.generation != 0 and message.generation != self.generation
         self.generation, self._position = message.generation, message.position
-        for stamped in self._outgoing.attached(message.window, lost_its_disk=lost_its_disk):
+        for stamped in self._outgoing.attached(message.window, message.generation):
             self.port.send(self.broker, stamped)
         self._pump()
 

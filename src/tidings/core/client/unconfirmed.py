@@ -2,7 +2,8 @@
 
 A publication is stamped when it is first sent, resent with the same stamp after every reconnect, in order, and kept
 until it is confirmed. What the broker has on disk but has not delivered is kept a while longer, in case the broker
-loses its disk. A window limits what the broker has not taken.
+loses its disk. Then it is resent, too, until it is on the disk that the broker has now. A window limits what the broker
+has not taken.
 
     0 <= taken <= sent, both counted per connection
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from tidings.core.events.run import Run, Stretch
 from tidings.core.overlay.guaranteed.messages import Stamped
@@ -20,6 +22,12 @@ MAX_KEPT = 10_000
 """How many publications that are only on the broker's disk are kept here as well; the oldest are forgotten first."""
 
 
+class _Kept(NamedTuple):
+    disk: int
+    """The generation of the disk that it is on."""
+    stamped: Stamped
+
+
 class Unconfirmed:
     """Queues, stamps and keeps publications until they are confirmed."""
 
@@ -27,12 +35,14 @@ class Unconfirmed:
         self._unsent: deque[Stretch] = deque()
         self._unconfirmed: RangeMap[Stamped] = RangeMap()
         """By sequence."""
-        self._kept: RangeMap[Stamped] = RangeMap()
+        self._kept: RangeMap[_Kept] = RangeMap()
         self._kept_count = 0
         self.kept_all = True
         """False once some that are only on the broker's disk have been forgotten."""
         self._sent = self._taken = 0
         self._window = 1
+        self._disk = 0
+        """The generation of the broker's disk."""
 
     def __len__(self) -> int:
         unsent = sum(stretch.count for stretch in self._unsent)
@@ -51,10 +61,12 @@ class Unconfirmed:
         """Start counting for a new connection."""
         self._sent = self._taken = 0
 
-    def attached(self, window: int, *, lost_its_disk: bool) -> list[Stamped]:
-        """Return what to resend, in order: the broker now takes publications."""
+    def attached(self, window: int, disk: int) -> list[Stamped]:
+        """Return what to resend, in order: the broker, with a disk of that generation, now takes publications."""
         self._window = max(window, 1)
-        again = [*self._unconfirmed, *(self._kept if lost_its_disk else ())]
+        self._disk = disk
+        lost = [(first, last, kept.stamped) for first, last, kept in self._kept if kept.disk != disk]
+        again = [*self._unconfirmed, *lost]
         messages = [_part(piece) for piece in sorted(again, key=lambda piece: piece[0])]
         self._sent += sum(message.stretch.count for message in messages)
         return messages
@@ -80,15 +92,15 @@ class Unconfirmed:
     def confirm(self, first: int, last: int, *, kept: bool) -> list[tuple[int, int]]:
         """Return the newly confirmed ranges. `kept`: they are on the broker's disk, but not delivered to all."""
         confirmed = self._unconfirmed.take(first, last)
+        kept_before = self._kept.take(first, last)
+        self._kept_count -= sum(high - low + 1 for low, high, _ in kept_before)
         if kept:
-            self._keep(confirmed)
-        else:
-            self._kept_count -= sum(high - low + 1 for low, high, _ in self._kept.take(first, last))
+            self._keep([*confirmed, *((low, high, known.stamped) for low, high, known in kept_before)])
         return [(low, high) for low, high, _ in confirmed]
 
     def _keep(self, pieces: list[Piece[Stamped]]) -> None:
         for low, high, stamped in pieces:
-            self._kept.add(low, high, stamped)
+            self._kept.add(low, high, _Kept(self._disk, stamped))
             self._kept_count += high - low + 1
         while self._kept_count > MAX_KEPT:
             first = self._kept.first
