@@ -45,9 +45,10 @@ def test_durable_subscriptions_and_groups_keep_their_promises(seeds: range, kind
     assert sum(result.delivered for result in results) > 50 * len(seeds)
 
 
-FOUND = (204, 389, 581, 794, 1103, 1144, 1204)
+FOUND = (204, 389, 581, 794, 1103, 1144, 1204, 100270)
 """Moves: a holder that left meanwhile, a next home without its disk, events older than the share, a former home that
-ends during the next move, two moves of one share, two shares of one name, rows of an ended share."""
+ends during the next move, two moves of one share, two shares of one name, rows of an ended share, a publisher's broker
+that crashes soon after it lost its disk."""
 
 
 @pytest.mark.parametrize("seed", FOUND)
