@@ -42,7 +42,9 @@ _CONFIRMED = 7
 ACCEPTED, CANCELLED, _DETACHED = (
     SCHEMAS["subscribed"].get_field_index(name) for name in ("accepted_ns", "cancelled_ns", "detached_ns")
 )
-_SHARE_OF, _DURABLE = (SCHEMAS["subscribed"].get_field_index(name) for name in ("share_of", "durable"))
+_SHARE_OF, _DURABLE, _LIFE = (
+    SCHEMAS["subscribed"].get_field_index(name) for name in ("share_of", "durable", "life")
+)
 
 
 @contextmanager
@@ -225,6 +227,7 @@ class TraceWriter:
         durable: str | None = None,
         group_by: str | None = None,
         start: str | None = None,
+        keep_for_ns: int | None = None,
     ) -> None:
         """A subscriber asks for a subscription, or to attach to group `share_of` or to the subscription `durable`."""
         key = (subscriber, subscription)
@@ -233,12 +236,16 @@ class TraceWriter:
         self._subscriptions[key] = [
             *(subscriber, subscription, list(topics), filter, order),
             *(requested_ns, accepted_ns, cancelled_ns),
-            *(share_of, durable, group_by, start, None),
+            *(share_of, durable, group_by, start, None, keep_for_ns, None),
         ]
 
     def accepted(self, subscriber: str, subscription: str, at_ns: int) -> None:
         """The guarantees hold for this subscription from `at_ns` on."""
         self._subscription(subscriber, subscription)[ACCEPTED] = at_ns
+
+    def joined(self, subscriber: str, subscription: str, life: str) -> None:
+        """This subscription is attached to the durable subscription or group with that life."""
+        self._subscription(subscriber, subscription)[_LIFE] = life
 
     def cancelled(self, subscriber: str, subscription: str, at_ns: int) -> None:
         """This subscription is owed nothing that is published from `at_ns` on.
@@ -282,7 +289,7 @@ class TraceWriter:
         `acknowledged`, if its application does so, and `answered`, once the broker's answer is there."""
         asked = self._subscription(subscriber, subscription)
         row = [subscriber, subscription, position, event_id, at_ns, out_of_order, recovered_by, attempt, None]
-        self._open.add((asked[_SHARE_OF], asked[_DURABLE]), row)
+        self._open.add((asked[_SHARE_OF], asked[_DURABLE], asked[_LIFE]), row)
 
     def acknowledged(self, subscriber: str, position: int, at_ns: int) -> None:
         """The application has acknowledged the event at this position, and the broker has not answered yet.

@@ -209,6 +209,7 @@ class ShareDepartures:
         leaving = self._leaving.pop(share.definition.name)
         share.frozen = False
         share.attached_at = self._port.now
+        share.renew_lease(self._port.now)
         self._to(leaving.to.broker, ShareMoveEnded(share.definition.name, leaving.epoch))
         for client, message in leaving.deferred:
             self._host.attach(client, message)

@@ -581,7 +581,7 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
     # --- The end of a share
 
     def _check_lease(self, held: HeldShare) -> None:
-        if held.is_free and held.kept.is_open and not held.frozen and held.lease_left_s(self.port.now) <= 0:
+        if held.is_free and held.kept.is_open and not held.frozen and held.lease_left_ns(self.port.now) <= 0:
             lost = held.kept.queue.count
             name = held.definition.name
             self.port.emit(ShareFailed(name, f"its lease is over; {lost} events were waiting"))
