@@ -22,6 +22,7 @@ from tidings.core.events.subscription import Order
 from tidings.scenarios.trace.interests import Interests
 from tidings.scenarios.trace.shares import SharedSubscriptions
 from tidings.scenarios.trace.tables import table_text
+from tidings.scenarios.trace.troubles import NO_TROUBLES, Troubles
 
 Array = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -98,9 +99,14 @@ class CodedSubscriptions:
     """
 
     def __init__(
-        self, subscribed: Any, others: Sequence[str] = (), directory: Path | str | None = None
+        self,
+        subscribed: Any,
+        others: Sequence[str] = (),
+        directory: Path | str | None = None,
+        troubles: Troubles = NO_TROUBLES,
     ) -> None:
         """Raise TraceError, which names `directory`, for an unknown order or a subscription listed twice."""
+        self.troubles = troubles
         names = pc.unique(
             pa.chunked_array([*subscribed["subscriber"].chunks, pa.array(others, pa.string())], pa.string())
         )
@@ -221,12 +227,17 @@ class Coded:
 
     @classmethod
     def of_tables(
-        cls, published: Any, subscribed: Any, delivered: Any, directory: Path | None = None
+        cls,
+        published: Any,
+        subscribed: Any,
+        delivered: Any,
+        directory: Path | None = None,
+        troubles: Troubles = NO_TROUBLES,
     ) -> Self:
         """Return the whole trace as arrays; errors name the directory that it was read from."""
         events = Events(published)
         subscriptions = CodedSubscriptions(
-            subscribed, pc.unique(delivered["subscriber"]).to_pylist(), directory
+            subscribed, pc.unique(delivered["subscriber"]).to_pylist(), directory, troubles
         )
         return cls(
             events,

@@ -34,8 +34,8 @@ class SubscribedRow(NamedTuple):
     a row has `cancelled_ns` only if the durable subscription or group itself was cancelled; `detached_ns` says when
     its subscriber went, in order or not. `start` is None for what starts with new events.
 
-    `keep_for_ns` is how long the durable subscription or group is kept while nobody is attached, if that was said. `life`
-    tells it from others that had or will have its name: one that ended, and the next one.
+    `keep_for_ns` is how long the durable subscription or group is kept while nobody is attached, if that was said.
+    `life` tells it from others that had or will have its name: one that ended, and the next one.
     """
 
     subscriber: str

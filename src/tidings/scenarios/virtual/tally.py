@@ -20,12 +20,11 @@ from tidings.scenarios.trace.metrics import NS_PER_MS, Latency, Metrics, deliver
 class SharedCounts(Protocol):
     """Counts what a durable subscription or group expects."""
 
-    expected: int
-    expiring: int
-
-    def published(
-        self, topic: str, attributes: Mapping[str, Scalar], at: int, *, expires: bool
-    ) -> None: ...
+    @property
+    def expected(self) -> int: ...
+    @property
+    def expiring(self) -> int: ...
+    def published(self, topic: str, attributes: Mapping[str, Scalar], at: int, *, expires: bool) -> None: ...
 
 
 class Tally:

@@ -16,6 +16,7 @@ from tidings.scenarios.trace.checkers import Check
 from tidings.scenarios.trace.coded import NEVER, Array, Coded, CodedSubscriptions, Deliveries, Events, Mask
 from tidings.scenarios.trace.interests import Interests
 from tidings.scenarios.trace.tables import SCHEMAS
+from tidings.scenarios.trace.troubles import Troubles
 from tidings.spark.audit.files import TraceFiles, event_id_at, read_table
 from tidings.spark.audit.stages import Piece
 
@@ -66,7 +67,8 @@ class Knowledge:
     def __init__(self, files: TraceFiles, others: Sequence[str]) -> None:
         self.files = files
         self.subscribed = read_table(files, "subscribed")
-        self.subscriptions = CodedSubscriptions(self.subscribed, others, files.directory)
+        troubles = Troubles(read_table(files, "faults"), read_table(files, "nodes"))
+        self.subscriptions = CodedSubscriptions(self.subscribed, others, files.directory, troubles)
 
     @cached_property
     def published(self) -> Any:
