@@ -200,7 +200,7 @@ def unattached(simulation: Simulation) -> str | None:
 
 
 def unended(network: SimulatedNetwork) -> str | None:
-    """Return a share to which nobody is attached although it is kept for moments, or a former home of one that is over."""
+    """Return a share that is kept for moments, with nobody attached, or a former home of one that is over."""
     names = set()
     for status in share_status(network):
         names.add(status["name"])

@@ -24,7 +24,7 @@ HEAD_START_S = 1.0
 ORDERED = ("total", "causal")
 ORDERS = ("none", "fifo", *ORDERED)
 LEASES_S = (0.5, 1.0, 2.0, 5.0)
-ABSENCES_S = (0.5, 2.0, 10.0, 40.0)
+ABSENCES_S = (0.5, 2.0, 10.0, 40.0, 120.0)
 """The longest ones are so long that a share cannot have lived on, whatever failed before."""
 SEQUENCERS = 3
 """They run beside the first brokers."""

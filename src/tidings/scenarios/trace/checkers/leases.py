@@ -16,6 +16,8 @@ from tidings.scenarios.trace.troubles import RECOVERY_NS
 from tidings.scenarios.trace.verdict import Witness
 
 NS_PER_S = 1e9
+ON_THE_WAY_NS = 60_000_000_000
+"""An event that is on its way for longer than this, while nothing fails, has been somewhere else."""
 
 
 def lease_rules(coded: Coded, accounts: Array, rows: Array) -> list[BrokenRule]:
@@ -76,12 +78,23 @@ def _attached_late(coded: Coded, account: int) -> list[int]:
 
 
 def _too_old(coded: Coded, rows: Array) -> BrokenRule:
-    """Find events that were published before anybody asked for a share whose predecessor had ended."""
+    """Find events that were published long before anybody asked for the share: the one before had kept them."""
     shares = coded.subscriptions.shares
     begins = np.full(len(shares.account), np.iinfo(np.int64).min)
     for account in shares.next[shares.next >= 0].tolist():
         begins[account] = shares.requested[_members(coded, account)].min()
-    old = rows[coded.events.at[coded.event[rows]] < begins[coded.account[rows]]]
+    candidates = rows[coded.events.at[coded.event[rows]] < begins[coded.account[rows]]]
+    after = coded.subscriptions.troubles.after
+    old = [
+        row
+        for row, at, begin in zip(
+            candidates.tolist(),
+            coded.events.at[coded.event[candidates]].tolist(),
+            begins[coded.account[candidates]].tolist(),
+            strict=True,
+        )
+        if after(at, begin) + ON_THE_WAY_NS < begin
+    ]
 
     def describe(rule: str, row: int) -> Witness:
         event_id, subscriber, position = (
@@ -97,7 +110,7 @@ def _too_old(coded: Coded, rows: Array) -> BrokenRule:
         return (int(coded.account[row]), int(coded.event[row]), int(coded.position[row]))
 
     return BrokenRule(
-        "was published before the share began, after the end of the one before", old, describe, place
+        "was kept by the one before, which had ended", np.array(old, dtype=np.int64), describe, place
     )
 
 
