@@ -82,7 +82,7 @@ def share_scenario(
     for subscriber in plain if ordered else ():  # who shares the order with the durable ones
         subscriber["order"] = random.choice(("none", *ORDERED))
     tables: list[tuple[str, Table]] = [
-        ("", {"seed": seed, "duration_s": draw.duration_s, "settle_s": SETTLE_S}),
+        ("", {"seed": seed, "duration_s": draw.duration_s, "settle_s": SETTLE_S * (3 if leases else 1)}),
         ("[network]", _network(draw)),
         ("[overlay]", _overlay(draw)),
         *(("[[link]]", link) for link in _slow_links(draw, members)),

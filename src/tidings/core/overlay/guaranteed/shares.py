@@ -269,6 +269,8 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
             message.order,
             message.keep_for_ns or DEFAULT_KEEP_NS,
             (self.port.node, self._incarnation, self._created),
+            self._names.next_epoch(message.name, self._moves.whereabouts(message.name)),
+            self._incarnation,
         )
         kept = KeptShare(definition, self._store)
         kept.create()
@@ -517,7 +519,8 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
         if held.kept.is_open or held.covered_at is None or not joined:
             return
         other = self._elsewhere(held.definition.name)
-        if other is not None and (-other[0], other[1].broker) < (0, self.port.node):
+        own = (-held.definition.epoch, self.port.node)
+        if other is not None and (-other[0], other[1].broker) < own:
             self._yield(held, other[1])
             return
         held.kept.open()
