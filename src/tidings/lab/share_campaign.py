@@ -128,9 +128,10 @@ def _add_crash_points(simulation: Simulation, *, at_homes: bool) -> None:
     if at_homes:
         simulation.brokers.on_made = _acknowledge_late
         homes = dict.fromkeys(plan.at for plan in simulation.plan.subscribers if plan.share is not None)
-        CrashPoints(network, homes, end_ns, longest_turn_ns=SHORT_TURN_NS)
+        points = CrashPoints(network, homes, end_ns, longest_turn_ns=SHORT_TURN_NS)
     else:
-        CrashPoints(network, simulation.plan.topology.brokers, end_ns)
+        points = CrashPoints(network, simulation.plan.topology.brokers, end_ns)
+    points.note = partial(simulation.writer.faults, "crash")
 
 
 def _acknowledge_late(broker: AnyBroker) -> None:

@@ -16,7 +16,7 @@ from tidings.scenarios.trace.troubles import RECOVERY_NS
 from tidings.scenarios.trace.verdict import Witness
 
 NS_PER_S = 1e9
-ON_THE_WAY_NS = 60_000_000_000
+ON_THE_WAY_NS = 10_000_000_000
 """An event that is on its way for longer than this, while nothing fails, has been somewhere else."""
 
 
@@ -65,14 +65,10 @@ def _attached_late(coded: Coded, account: int) -> list[int]:
     found = []
     for row in attached:
         asked = int(shares.requested[row])
-        before = members[(shares.requested[members] < asked)]
-        left = int(shares.left[before].max(initial=-1))
-        ends = (
-            troubles.after(left, asked) + RECOVERY_NS + keep_for
-            if left < asked and keep_for != NEVER
-            else NEVER
-        )
-        if asked > there or (left >= 0 and asked > ends):
+        left = int(shares.left[members[shares.requested[members] < asked]].max(initial=-1))
+        was_there = any(shares.requested[other] < asked for other in attached)
+        gone = was_there and left < asked and keep_for != NEVER
+        if asked > there or (gone and asked > troubles.after(left, asked) + RECOVERY_NS + keep_for):
             found.append(row)
     return found
 
@@ -119,8 +115,8 @@ def _of_subscriptions(coded: Coded, rule: str, found: list[int]) -> BrokenRule:
         subscriptions = coded.subscriptions
         shares, name = subscriptions.shares, subscriptions.subscriber_names[subscriptions.subscriber[row]]
         life, keep_for = shares.lives[row], int(shares.keep_for[row])
-        kept = "without a limit" if keep_for == NEVER else f"{keep_for / NS_PER_S:g} s"
-        text = f"{shares.name(row)} (life {life}, kept for {kept}) {rule}: see {subscriptions.describe(row)}"
+        kept = "without a limit" if keep_for == NEVER else f"for {keep_for / NS_PER_S:g} s"
+        text = f"{shares.name(row)} (life {life}, kept {kept}) {rule}: see {subscriptions.describe(row)}"
         return Witness(text, (), (name,))
 
     return BrokenRule(rule, np.array(found, dtype=np.int64), describe, lambda row: (row,))
