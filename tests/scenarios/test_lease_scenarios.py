@@ -71,13 +71,12 @@ def test_a_restart_of_the_home_gives_holders_time_to_return() -> None:
 
 def test_the_lease_may_end_while_a_subscriber_cannot_be_reached() -> None:
     """It never left, and is told that another share has begun: that is another row."""
-    short = KEPT.replace("1.0", "0.5")
-    near = subscriber("d0", short + "unsubscribe_at_s = 1.0\n")
-    far = subscriber("d1", short + "subscribe_at_s = 1.2\n", at="b0")
+    near = subscriber("w0", MEMBER + "unsubscribe_at_s = 1.0\n")
+    far = subscriber("w1", MEMBER + "subscribe_at_s = 0.8\n", at="b0")
     cut = "[[fault]]\nkind = 'partition'\ngroups = [['b0', 'b1'], ['b2']]\nat_s = 1.5\nuntil_s = 10.0\n"
     run = Run(near + far + cut)
-    rows = [row for row in run.subscribed if row["subscriber"] == "d1"]
-    assert [row["subscription"] for row in rows] == ["d1#0", "d1#1"]
+    rows = [row for row in run.subscribed if row["subscriber"] == "w1"]
+    assert [row["subscription"] for row in rows] == ["w1#0", "w1#1"]
     assert rows[0]["life"] != rows[1]["life"]
     assert rows[0]["cancelled_ns"] is not None and rows[1]["accepted_ns"] >= rows[0]["detached_ns"]
     assert rows[1]["requested_ns"] < rows[0]["detached_ns"], "since when it asked"
