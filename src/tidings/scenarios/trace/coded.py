@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 
 from tidings.core.errors import TraceError
 from tidings.core.events.subscription import Order
+from tidings.scenarios.trace.disturbances import UNDISTURBED
 from tidings.scenarios.trace.interests import Interests
 from tidings.scenarios.trace.shares import SharedSubscriptions
 from tidings.scenarios.trace.tables import table_text
-from tidings.scenarios.trace.troubles import NO_TROUBLES, Troubles
 
 Array = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -99,14 +99,10 @@ class CodedSubscriptions:
     """
 
     def __init__(
-        self,
-        subscribed: Any,
-        others: Sequence[str] = (),
-        directory: Path | str | None = None,
-        troubles: Troubles = NO_TROUBLES,
+        self, subscribed: Any, others: Sequence[str] = (), directory: Path | str | None = None
     ) -> None:
         """Raise TraceError, which names `directory`, for an unknown order or a subscription listed twice."""
-        self.troubles = troubles
+        self.disturbances = UNDISTURBED
         names = pc.unique(
             pa.chunked_array([*subscribed["subscriber"].chunks, pa.array(others, pa.string())], pa.string())
         )
@@ -191,8 +187,7 @@ class Deliveries(NamedTuple):
 class Coded:
     """Holds events, subscriptions and deliveries of a trace as arrays.
 
-    The deliveries, and `own` (the rows of `subscribed` to check), may be those of some subscribers only. Then the
-    checks of each subscriber cover only these.
+    The deliveries, and `own` (the rows of `subscribed` to check), may be those of some subscribers only.
     """
 
     def __init__(
@@ -227,17 +222,12 @@ class Coded:
 
     @classmethod
     def of_tables(
-        cls,
-        published: Any,
-        subscribed: Any,
-        delivered: Any,
-        directory: Path | None = None,
-        troubles: Troubles = NO_TROUBLES,
+        cls, published: Any, subscribed: Any, delivered: Any, directory: Path | None = None
     ) -> Self:
         """Return the whole trace as arrays; errors name the directory that it was read from."""
         events = Events(published)
         subscriptions = CodedSubscriptions(
-            subscribed, pc.unique(delivered["subscriber"]).to_pylist(), directory, troubles
+            subscribed, pc.unique(delivered["subscriber"]).to_pylist(), directory
         )
         return cls(
             events,
@@ -269,8 +259,7 @@ class Coded:
         """Delivery rows by viewer, in the order in which it saw them: attachment by attachment, by position."""
         if not self.durable.any():
             return self.by_position
-        attachment = np.append(self.subscriptions.shares.attachment, 0)[self.subscription]
-        attachment = np.where(self.durable, attachment, 0)
+        attachment = np.append(self.subscriptions.shares.attachment, 0)[self.subscription] * self.durable
         return np.lexsort((self.position, attachment, self.viewer)).astype(np.int64)
 
     @cached_property

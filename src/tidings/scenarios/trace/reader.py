@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 
 from tidings.core.errors import TraceError
 from tidings.scenarios.trace.coded import Coded
+from tidings.scenarios.trace.disturbances import Disturbances
 from tidings.scenarios.trace.tables import DEFAULTS, SCHEMAS, TABLES, arrow_table
-from tidings.scenarios.trace.troubles import Troubles
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,9 @@ class Trace:
     @cached_property
     def coded(self) -> Coded:
         """The same content as integer arrays, made once, for checkers and metrics."""
-        troubles = Troubles(self.faults, self.nodes)
-        return Coded.of_tables(self.published, self.subscribed, self.delivered, self.directory, troubles)
+        coded = Coded.of_tables(self.published, self.subscribed, self.delivered, self.directory)
+        coded.subscriptions.disturbances = Disturbances(self.faults, self.nodes)
+        return coded
 
 
 def _table_of(name: str, rows: list[Sequence[Any]]) -> Any:

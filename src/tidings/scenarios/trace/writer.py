@@ -39,12 +39,9 @@ beyond this, the oldest is written without one."""
 TROUBLES = Troubles(TraceError, TraceError, TraceError, unusable_text="cannot write {path}: {reason}")
 
 _CONFIRMED = 7
-ACCEPTED, CANCELLED, _DETACHED = (
-    SCHEMAS["subscribed"].get_field_index(name) for name in ("accepted_ns", "cancelled_ns", "detached_ns")
-)
-_SHARE_OF, _DURABLE, _LIFE = (
-    SCHEMAS["subscribed"].get_field_index(name) for name in ("share_of", "durable", "life")
-)
+_place = SCHEMAS["subscribed"].get_field_index
+ACCEPTED, CANCELLED, _DETACHED = map(_place, ("accepted_ns", "cancelled_ns", "detached_ns"))
+_SHARE, _LIFE = slice(_place("share_of"), _place("group_by")), _place("life")
 
 
 @contextmanager
@@ -248,10 +245,7 @@ class TraceWriter:
         self._subscription(subscriber, subscription)[_LIFE] = life
 
     def cancelled(self, subscriber: str, subscription: str, at_ns: int) -> None:
-        """This subscription is owed nothing that is published from `at_ns` on.
-
-        If it is attached to a durable subscription or group, that has ended as a whole.
-        """
+        """This subscription, or the durable subscription or group that it is attached to, is owed nothing from then on."""
         self._subscription(subscriber, subscription)[CANCELLED] = at_ns
 
     def detached(self, subscriber: str, subscription: str, at_ns: int) -> None:
@@ -289,7 +283,7 @@ class TraceWriter:
         `acknowledged`, if its application does so, and `answered`, once the broker's answer is there."""
         asked = self._subscription(subscriber, subscription)
         row = [subscriber, subscription, position, event_id, at_ns, out_of_order, recovered_by, attempt, None]
-        self._open.add((asked[_SHARE_OF], asked[_DURABLE], asked[_LIFE]), row)
+        self._open.add((*asked[_SHARE], asked[_LIFE]), row)
 
     def acknowledged(self, subscriber: str, position: int, at_ns: int) -> None:
         """The application has acknowledged the event at this position, and the broker has not answered yet.

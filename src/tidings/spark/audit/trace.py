@@ -14,9 +14,9 @@ import numpy.typing as npt
 from tidings.core.errors import TraceError
 from tidings.scenarios.trace.checkers import Check
 from tidings.scenarios.trace.coded import NEVER, Array, Coded, CodedSubscriptions, Deliveries, Events, Mask
+from tidings.scenarios.trace.disturbances import Disturbances
 from tidings.scenarios.trace.interests import Interests
 from tidings.scenarios.trace.tables import SCHEMAS
-from tidings.scenarios.trace.troubles import Troubles
 from tidings.spark.audit.files import TraceFiles, event_id_at, read_table
 from tidings.spark.audit.stages import Piece
 
@@ -67,8 +67,9 @@ class Knowledge:
     def __init__(self, files: TraceFiles, others: Sequence[str]) -> None:
         self.files = files
         self.subscribed = read_table(files, "subscribed")
-        troubles = Troubles(read_table(files, "faults"), read_table(files, "nodes"))
-        self.subscriptions = CodedSubscriptions(self.subscribed, others, files.directory, troubles)
+        self.subscriptions = CodedSubscriptions(self.subscribed, others, files.directory)
+        faults, nodes = (read_table(files, name) for name in ("faults", "nodes"))
+        self.subscriptions.disturbances = Disturbances(faults, nodes)
 
     @cached_property
     def published(self) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 
 from tidings.scenarios.trace.checkers.rules import BrokenRule
 from tidings.scenarios.trace.coded import NEVER, Array, Coded
-from tidings.scenarios.trace.troubles import RECOVERY_NS
+from tidings.scenarios.trace.disturbances import RECOVERY_NS
 from tidings.scenarios.trace.verdict import Witness
 
 NS_PER_S = 1e9
@@ -39,7 +39,7 @@ def _members(coded: Coded, account: int) -> Array:
 
 def _ended_early(coded: Coded, account: int) -> bool:
     """Return whether somebody was attached less than a lease before the next share was there."""
-    shares, troubles = coded.subscriptions.shares, coded.subscriptions.troubles
+    shares, disturbances = coded.subscriptions.shares, coded.subscriptions.disturbances
     if shares.next[account] < 0:
         return False
     there = int(coded.subscriptions.accepted[shares.next[account]])
@@ -50,13 +50,13 @@ def _ended_early(coded: Coded, account: int) -> bool:
         joined, left = int(shares.joined[row]), min(int(shares.left[row]), there)
         name = coded.subscriptions.subscriber_names[coded.subscriptions.subscriber[row]]
         # `left` is also when the share was cancelled, which is not known better than by this.
-        last = max(last, joined, troubles.before(left, name))
+        last = max(last, joined, disturbances.before(left, name))
     return there != NEVER and last >= 0 and there - last < keep_for
 
 
 def _attached_late(coded: Coded, account: int) -> list[int]:
     """Return who was attached to the share long after its lease, or after the next one was there."""
-    shares, troubles = coded.subscriptions.shares, coded.subscriptions.troubles
+    shares, disturbances = coded.subscriptions.shares, coded.subscriptions.disturbances
     members = _members(coded, account)
     attached = [row for row in members.tolist() if shares.lives[row] is not None]
     keep_for = int(shares.keep_for[members].max())
@@ -68,7 +68,7 @@ def _attached_late(coded: Coded, account: int) -> list[int]:
         left = int(shares.left[members[shares.requested[members] < asked]].max(initial=-1))
         was_there = any(shares.requested[other] < asked for other in attached)
         gone = was_there and left < asked and keep_for != NEVER
-        if asked > there or (gone and asked > troubles.after(left, asked) + RECOVERY_NS + keep_for):
+        if asked > there or (gone and asked > disturbances.after(left, asked) + RECOVERY_NS + keep_for):
             found.append(row)
     return found
 
@@ -80,7 +80,7 @@ def _too_old(coded: Coded, rows: Array) -> BrokenRule:
     for account in shares.next[shares.next >= 0].tolist():
         begins[account] = shares.requested[_members(coded, account)].min()
     candidates = rows[coded.events.at[coded.event[rows]] < begins[coded.account[rows]]]
-    after = coded.subscriptions.troubles.after
+    after = coded.subscriptions.disturbances.after
     old = [
         row
         for row, at, begin in zip(

@@ -17,7 +17,7 @@ Span = tuple[int, int]
 """Includes both ends."""
 
 
-class Troubles:
+class Disturbances:
     def __init__(self, faults: Any = None, nodes: Any = None) -> None:
         """`faults` and `nodes` are the trace's tables."""
         self._of_all: list[Span] = []
@@ -43,8 +43,8 @@ class Troubles:
         return at
 
     def after(self, at: int, until: int) -> int:
-        """Return the end of the last trouble of brokers that began before `until`, if that is after `at`."""
+        """Return the end of the last disturbance of brokers that began before `until`, if that is after `at`."""
         return max([at, *(end for begin, end in self._of_all if begin < until and end > at)])
 
 
-NO_TROUBLES = Troubles()
+UNDISTURBED = Disturbances()
