@@ -231,8 +231,7 @@ class TraceWriter:
         if key in self._subscriptions:
             raise TraceError(f"subscriber {subscriber!r} already has a subscription {subscription!r}")
         self._subscriptions[key] = [
-            *(subscriber, subscription, list(topics), filter, order),
-            *(requested_ns, accepted_ns, cancelled_ns),
+            *(subscriber, subscription, list(topics), filter, order, requested_ns, accepted_ns, cancelled_ns),
             *(share_of, durable, group_by, start, None, keep_for_ns, None),
         ]
 
@@ -241,11 +240,11 @@ class TraceWriter:
         self._subscription(subscriber, subscription)[ACCEPTED] = at_ns
 
     def joined(self, subscriber: str, subscription: str, life: str) -> None:
-        """This subscription is attached to the durable subscription or group with that life."""
+        """It is attached to the durable subscription or group with that life."""
         self._subscription(subscriber, subscription)[_LIFE] = life
 
     def cancelled(self, subscriber: str, subscription: str, at_ns: int) -> None:
-        """This subscription, or the durable subscription or group that it is attached to, is owed nothing from then on."""
+        """This subscription, or the durable subscription or group that it is part of, is owed nothing from then on."""
         self._subscription(subscriber, subscription)[CANCELLED] = at_ns
 
     def detached(self, subscriber: str, subscription: str, at_ns: int) -> None:
