@@ -329,6 +329,26 @@ def test_a_lease_ends_a_subscription_that_nobody_holds() -> None:
     run(scenario)
 
 
+def test_a_lease_counts_anew_after_a_restart_and_leaves_time_to_return() -> None:
+    async def scenario(net: TestNetwork) -> None:
+        async with net.connect("b1") as bus:
+            async with bus.subscribe("/jobs", durable="billing", keep_for=2):
+                net.crash("b1")
+                await asyncio.sleep(20)
+                net.restart("b1")
+                await asyncio.sleep(8)
+                assert [row["attached"] != [] for row in await bus.durable_subscriptions()] == [True]
+            net.crash("b1")
+            net.restart("b1")
+            await asyncio.sleep(8)
+            (row,) = await bus.durable_subscriptions()
+            assert 0 < float(row["lease_left_s"]) < 3, "ten seconds"
+            await asyncio.sleep(5)
+            assert await bus.durable_subscriptions() == []
+
+    run(scenario)
+
+
 def test_whoever_attaches_may_change_the_lease() -> None:
     async def scenario(net: TestNetwork) -> None:
         async def lease_left_s() -> float:

@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 from tidings.bus.bus import Bus
 from tidings.bus.stream import Stream
+from tidings.core.overlay.guaranteed import share_departures
 from tidings.testing import TestNetwork, simulate
 
 Scenario = Callable[[TestNetwork], Awaitable[None]]
@@ -149,12 +152,14 @@ def test_a_cancelled_subscription_leaves_nothing_at_its_former_homes() -> None:
     run(scenario)
 
 
-def test_a_former_home_ends_when_the_lease_is_over() -> None:
+def test_a_former_home_ends_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share_departures, "FORMER_KEEP_NS", 60_000_000_000)
+
     async def scenario(net: TestNetwork) -> None:
-        async with net.connect("b0") as bus, bus.subscribe("/jobs", durable="billing", keep_for=60):
+        async with net.connect("b0") as bus, bus.subscribe("/jobs", durable="billing", keep_for=1):
             pass
         async with net.connect("b1", name="p") as p, net.connect("b2") as bus:
-            async with bus.subscribe("/jobs", durable="billing", keep_for=60) as stream:
+            async with bus.subscribe("/jobs", durable="billing", keep_for=1) as stream:
                 await asyncio.sleep(15)
                 async with net.connect("b0") as former:
                     assert (await former.status())["moved_away"] == [{"name": "billing", "broker": "b2"}]

@@ -119,6 +119,63 @@ def test_workers_are_killed_and_every_job_is_done_once(tmp_path: Path) -> None:
     assert summary["delivery_ratio"] == 1.0 and summary["duplicates"] == 0
 
 
+LEASES = """
+seed = 5
+duration_s = 8.0
+settle_s = 15.0
+overlay.shape = { kind = "chain", brokers = 2 }
+
+[[publisher]]
+name = "p"
+at = "b0"
+topics = ["/jobs"]
+rate_hz = 50.0
+
+[[subscriber]]
+name = "first"
+at = "b1"
+topics = ["/jobs"]
+durable = "ledger"
+keep_for_s = 1.0
+unsubscribe_at_s = 2.5
+
+[[subscriber]]
+name = "second"
+at = "b1"
+topics = ["/jobs"]
+durable = "ledger"
+keep_for_s = 1.0
+subscribe_at_s = 6.0
+
+[[subscriber]]
+name = "w"
+at = "b1"
+topics = ["/jobs"]
+group = "workers"
+keep_for_s = 1.0
+
+[[fault]]
+kind = "crash"
+nodes = ["w"]
+at_s = 2.0
+until_s = 5.0
+"""
+
+
+@pytest.mark.slow
+def test_leases_end_and_the_next_ones_begin_anew(tmp_path: Path) -> None:
+    scenario = parse_scenario(LEASES)
+    summary = run(run_live(scenario, tmp_path, lambda share: None, lambda notice: None))
+    found = verdicts(scenario, tmp_path)
+    assert all(verdict.holds for verdict in found), [str(verdict) for verdict in found]
+    rows: list[dict[str, Any]] = Trace.read(tmp_path).subscribed.to_pylist()
+    for names in (("first", "second"), ("w",)):
+        before, after = (row for row in rows if row["subscriber"] in names)
+        assert before["life"] != after["life"]
+        assert before["cancelled_ns"] == before["detached_ns"] + 1_000_000_000 < after["accepted_ns"]
+    assert summary["delivery_ratio"] < 1.0 and summary["duplicates"] == 0
+
+
 def unkept(mode: str, faults: str = "") -> str:
     """Workers of a network without a guarantee, beside a subscriber of everything."""
     workers = "".join(

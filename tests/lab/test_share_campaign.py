@@ -10,16 +10,19 @@ import msgspec
 import pytest
 
 from breadth import few
+from tidings.core.overlay.guaranteed import share_departures
 from tidings.core.overlay.guaranteed.former_home import FormerHome, Place
 from tidings.core.overlay.guaranteed.held_share import HeldShare
-from tidings.core.overlay.guaranteed.kept_share import KeptShare, ShareDefinition
+from tidings.core.overlay.guaranteed.kept_share import TABLE, KeptShare, ShareDefinition
 from tidings.core.overlay.guaranteed.merged_sources import MergedSources
 from tidings.core.overlay.guaranteed.ordered_share import OrderedShare, Position
 from tidings.core.overlay.guaranteed.ordered_shares import OrderedShares
 from tidings.core.overlay.guaranteed.share_departures import ShareDepartures
 from tidings.core.overlay.guaranteed.share_messages import ShareMoveRows
 from tidings.core.overlay.guaranteed.share_moves import ShareMoves
+from tidings.core.overlay.guaranteed.share_names import ShareNames
 from tidings.core.overlay.guaranteed.share_takeovers import ShareTakeovers
+from tidings.core.overlay.guaranteed.shares import Shares
 from tidings.core.sharing.one_of_n import OneOfN
 from tidings.core.sharing.shared_queue import SharedQueue
 from tidings.lab.seeds import blocks
@@ -36,10 +39,11 @@ SEEDS_FOR_A_BUG = range(60)
 @pytest.mark.parametrize(
     "seeds", few(blocks(SEEDS, SEEDS_PER_TEST), 2), ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}"
 )
-@pytest.mark.parametrize("kind", ["home", "far", "moves"])
+@pytest.mark.parametrize("kind", ["home", "far", "moves", "leases"])
 def test_durable_subscriptions_and_groups_keep_their_promises(seeds: range, kind: str) -> None:
-    far, moves = kind == "far", kind == "moves"
-    results = [run_seed(seed, far=far, race=far and seed % 2 == 0, moves=moves) for seed in seeds]
+    far = kind == "far"
+    chosen = {"far": far, "moves": kind == "moves", "leases": kind == "leases"}
+    results = [run_seed(seed, race=far and seed % 2 == 0, **chosen) for seed in seeds]
     failed = [str(result) for result in results if result.failed]
     assert not failed, "\n".join(failed)
     assert sum(result.delivered for result in results) > 50 * len(seeds)
@@ -54,6 +58,36 @@ that crashes soon after it lost its disk."""
 @pytest.mark.parametrize("seed", FOUND)
 def test_seeds_that_failed(seed: int) -> None:
     assert not run_seed(seed, moves=True).problems
+
+
+FOUND_WITH_LEASES = (33, 235, 309)
+"""A former home that ended with a short lease, a new share beside a former home of the one before, many events that
+go by a former home one by one."""
+
+
+@pytest.mark.parametrize("seed", FOUND_WITH_LEASES)
+def test_seeds_with_leases_that_failed(seed: int) -> None:
+    assert not run_seed(seed, leases=True).problems
+
+
+def test_scenarios_have_everything_about_leases() -> None:
+    plans = [parse_scenario(share_scenario(seed, leases=True)) for seed in range(200)]
+    members = [each for plan in plans for each in plan.subscribers if each.durable or each.group]
+    assert {each.keep_for_s for each in members} == {0.5, 1.0, 2.0, 5.0}
+    assert any(not plan.faults for plan in plans)
+    assert any(each.subscribe_at_s > plan.duration_s + 60 for plan in plans for each in plan.subscribers)
+    alone = [
+        plan
+        for plan in plans
+        for name in {each.group for each in plan.subscribers if each.group}
+        if all(each.unsubscribe_at_s is not None for each in plan.subscribers if each.group == name)
+    ]
+    assert alone
+    pauses = [
+        (fault, fault.nodes[0][0]) for plan in plans for fault in plan.faults if isinstance(fault, PauseFault)
+    ]
+    long = {kind for fault, kind in pauses if (fault.until_s or 0) - fault.at_s > 6.5}
+    assert long >= {"b", "d", "w"}, "brokers, holders and members"
 
 
 def test_scenarios_have_everything_that_can_go_wrong() -> None:
@@ -193,25 +227,89 @@ BUGS_OF_MOVES: dict[Callable[[pytest.MonkeyPatch], None], tuple[str, int]] = {
 """With the first seed, so that few are needed."""
 
 
+def end_too_early(patch: pytest.MonkeyPatch) -> None:
+    """A share is kept for a tenth of its time."""
+    real = HeldShare.lease_left_ns
+    patch.setattr(
+        HeldShare,
+        "lease_left_ns",
+        lambda self, now: max(real(self, now) - self.definition.keep_for_ns * 9 // 10, 0),
+    )
+
+
+def end_never(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Shares, "_check_lease", lambda self, held: None)
+
+
+def end_late(patch: pytest.MonkeyPatch) -> None:
+    """A share is kept for a minute more."""
+    real = HeldShare.lease_left_ns
+    patch.setattr(
+        HeldShare,
+        "lease_left_ns",
+        lambda self, now: real(self, now) if self.holders else real(self, now - 60_000_000_000),
+    )
+
+
+def keep_what_an_ended_share_had(patch: pytest.MonkeyPatch) -> None:
+    """The next share of the name finds the events of the one before."""
+    left: dict[tuple[object, str], list[tuple[bytes, bytes]]] = {}
+    end, create = Shares._end, KeptShare.create
+
+    def keep(self: Shares, held: HeldShare, reason: str) -> None:
+        name = held.definition.name
+        left[self._store, name] = [(key[len(name) + 1 :], value) for key, value in held.kept.rows()]
+        end(self, held, reason)
+
+    def find(self: KeptShare) -> None:
+        create(self)
+        rows = [row for row in left.pop((self._store, self.definition.name), ()) if row[0][:1] == b"r"]
+        self._store.write([(TABLE, self._key(item[:1], item[1:]), value) for item, value in rows])
+        self.load(rows, 0)
+
+    patch.setattr(Shares, "_end", keep)
+    patch.setattr(KeptShare, "create", find)
+
+
+def end_former_homes_with_the_lease(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(share_departures, "FORMER_KEEP_NS", 0)
+
+
+def give_epochs_again(patch: pytest.MonkeyPatch) -> None:
+    """A new share may be taken for what is left of one that ended."""
+    patch.setattr(ShareNames, "next_epoch", lambda self, name, known=None: 0)
+
+
+BUGS_OF_LEASES: dict[Callable[[pytest.MonkeyPatch], None], tuple[str, int]] = {
+    end_too_early: ("although its lease was not over", 0),
+    end_never: ("is still kept", 0),
+    end_late: ("was attached to after its lease", 0),
+    keep_what_an_ended_share_had: ("was kept by the one before", 0),
+    end_former_homes_with_the_lease: ("never arrived", 30),
+    give_epochs_again: ("KeyError: 'share:share2'", 230),
+}
+
+
 @pytest.mark.parametrize(
-    ("plant", "found", "moves", "first"),
+    ("plant", "found", "kind", "first"),
     [
-        *((plant, found, False, 0) for plant, found in BUGS.items()),
-        *((plant, found, True, first) for plant, (found, first) in BUGS_OF_MOVES.items()),
+        *((plant, found, {}, 0) for plant, found in BUGS.items()),
+        *((plant, found, {"moves": True}, first) for plant, (found, first) in BUGS_OF_MOVES.items()),
+        *((plant, found, {"leases": True}, first) for plant, (found, first) in BUGS_OF_LEASES.items()),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_planted_bug_is_found(
     plant: Callable[[pytest.MonkeyPatch], None],
     found: str,
-    moves: bool,
+    kind: dict[str, bool],
     first: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plant(monkeypatch)
     problems: list[Any] = []
     for seed in SEEDS_FOR_A_BUG:
-        problems += run_seed(first + seed, moves=moves).problems
+        problems += run_seed(first + seed, **kind).problems
         if any(found in problem for problem in problems):
             return
     raise AssertionError(f"not found; instead: {problems[:5]}")
@@ -227,3 +325,4 @@ def test_a_failed_seed_names_the_command_that_replays_it(
     assert (tmp_path / f"seed-{seed}.toml").read_text() == share_scenario(seed)
     assert "--far --race" in replay_command(3, far=True, race=True)
     assert "--moves" in replay_command(3, moves=True)
+    assert "--leases" in replay_command(3, leases=True)

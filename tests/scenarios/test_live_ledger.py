@@ -8,6 +8,7 @@ from tidings.scenarios.file.expand import expand
 from tidings.scenarios.file.load import parse_scenario
 from tidings.scenarios.live import facts as words
 from tidings.scenarios.live.ledger import RunLedger
+from tidings.scenarios.trace.checkers import group
 from tidings.scenarios.trace.reader import Trace
 from tidings.scenarios.trace.writer import TraceWriter
 
@@ -151,3 +152,36 @@ def test_what_somebody_else_was_done_with_is_not_done_by_a_crash(tmp_path: Path)
         ledger.crashed("w0", 52)
     rows = Trace.read(tmp_path).delivered.to_pylist()
     assert {row["subscriber"]: row["done_ns"] for row in rows} == {"w1": 41, "w0": None}
+
+
+def test_what_waited_for_a_share_that_ended_is_owed_to_nobody(tmp_path: Path) -> None:
+    """w0 dies with an event in its hands; w1 comes after the lease, and begins anew."""
+    plan = expand(parse_scenario(WORKERS.replace('"workers"', '"workers"\nkeep_for_s = 1e-7'), name="test"))
+    with TraceWriter(tmp_path) as writer:
+        ledger = RunLedger(writer, plan.subscribers, keeps=True)
+        ledger.take(words.Requested("w0", "w0#0", ("/a",), 1))
+        ledger.take(words.JoinedReport("w0", "w0#0", "b1:1:1"))
+        ledger.take(words.Accepted("w0", "w0#0", 10))
+        published(ledger, 1, "/a", 0, 20)
+        ledger.take(words.HandedReport("w0", "w0#0", "p", 1, 30, 1))
+        ledger.crashed("w0", 40)
+        published(ledger, 2, "/a", 0, 300)
+        ledger.take(words.Confirmed("p", 1, 2, 301))
+        ledger.take(words.Requested("w1", "w1#0", ("/a",), 400))
+        ledger.take(words.JoinedReport("w1", "w1#0", "b1:1:2"))
+        ledger.take(words.Accepted("w1", "w1#0", 410))
+        assert not ledger.under_way
+        published(ledger, 3, "/a", 0, 420)
+        ledger.take(words.Confirmed("p", 3, 3, 421))
+        assert ledger.under_way
+        ledger.take(words.HandedReport("w1", "w1#0", "p", 3, 430, 1))
+        ledger.take(words.AcknowledgedReport("w1", 0, 431))
+        assert not ledger.under_way
+    trace = Trace.read(tmp_path)
+    assert [
+        (row["cancelled_ns"], row["keep_for_ns"], row["life"]) for row in trace.subscribed.to_pylist()
+    ] == [
+        (140, 100, "b1:1:1"),
+        (None, 100, "b1:1:2"),
+    ]
+    assert group(trace).holds and group(trace).counts == {"expected": 1, "done": 1, "repeated": 0}

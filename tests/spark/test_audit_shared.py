@@ -13,8 +13,9 @@ from random_traces import random_trace, write_trace
 from shared_traces import Rows
 from tidings.cli import main
 from tidings.scenarios.trace.checkers import GUARANTEES, check_all
+from tidings.scenarios.trace.metrics import metrics
 from tidings.scenarios.trace.reader import Trace
-from tidings.scenarios.trace.tables import DEFAULTS, DeliveredRow, PublishedRow, SubscribedRow
+from tidings.scenarios.trace.tables import DEFAULTS, TABLES, DeliveredRow, PublishedRow, SubscribedRow
 from tidings.spark.audit.auditing import AuditRequest, AuditSizes, audit_trace, buckets
 from tidings.spark.audit.stages import HereStages
 
@@ -69,6 +70,45 @@ def test_each_violation_is_told_in_a_sentence(tmp_path: Path, capsys: pytest.Cap
         "seam: event p:2, selected by subscription l/x, is missing between history and live events",
     ):
         assert sentence in said
+
+
+def lease_rows(keep_for_ns: int) -> Rows:
+    """Two shares of one name: the first ended with p:2 undone, at the latest 15 ns after its holder had gone."""
+    asked = (["/a"], None, "none")
+    rest = {"durable": "billing", "keep_for_ns": keep_for_ns}
+    return Rows(
+        list(PUBLISHED),
+        [
+            SubscribedRow("d", "x", *asked, 0, 1, 20, detached_ns=14, life="1", **rest),
+            SubscribedRow("e", "x", *asked, 27, 29, life="2", **rest),
+        ],
+        [
+            DeliveredRow("d", "x", 0, "p:1", 12, attempt=1, done_ns=13),
+            DeliveredRow("e", "x", 0, "p:3", 32, attempt=1, done_ns=33),
+        ],
+    )
+
+
+@pytest.mark.parametrize(("keep_for_ns", "broken"), [(15, False), (16, True)])
+def test_a_lease_is_judged_as_by_the_checkers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], keep_for_ns: int, broken: bool
+) -> None:
+    rows = lease_rows(keep_for_ns)
+    assert audited(rows, tmp_path, "--mode", "guaranteed", "--json") == broken
+    (trace,) = json.loads(capsys.readouterr().out)["traces"]
+    found = {verdict["guarantee"]: verdict["violations"] for verdict in trace["verdicts"]}
+    for verdict in check_all(rows.trace(), [*found]):
+        assert found[verdict.guarantee] == verdict.violations
+    assert found["durable"] == broken
+    assert trace["metrics"]["expected"] == metrics(rows.trace()).expected == 2
+
+
+def test_a_fault_of_the_trace_excuses_an_early_end(tmp_path: Path) -> None:
+    trace = lease_rows(16).trace()
+    tables = {name: [(*row.values(),) for row in getattr(trace, name).to_pylist()] for name in TABLES}
+    tables["faults"] = [("crash", "b0", 12, 13)]
+    write_trace(Trace.from_rows(**tables), tmp_path)
+    assert main.run(["audit", "--here", "--quiet", str(tmp_path), "--mode", "guaranteed"]) == 0
 
 
 def test_what_waits_for_somebody_to_attach_is_told(

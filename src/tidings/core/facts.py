@@ -147,6 +147,10 @@ class ShareAttached(Fact, frozen=True, gc=False):
 
     subscription: str
     uncovered: tuple[str, ...]
+    life: str = ""
+    """Tells the share from others that had or will have its name; empty: as before."""
+    apart_ns: int = 0
+    """For how long it was not attached, if it was before."""
 
 
 class ShareDetached(Fact, frozen=True, gc=False):

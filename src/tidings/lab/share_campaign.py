@@ -2,7 +2,8 @@
 
 Whatever happens, an event is done once in each durable subscription or group. It is shown again only marked, and only
 if whoever had it before was not done. With `group_by`, and with any order, the order holds: `total` and `causal` also
-across publishers, together with plain subscribers. Once all faults are over, everybody is attached who wants to be,
+across publishers, together with plain subscribers. A share to which nobody is attached ends when its lease is over,
+neither earlier nor later; what waited then is lost. Once all faults are over, everybody is attached who wants to be,
 every event since the acceptance is done, and nothing waits any more. A seed replays its run exactly.
 
 A broker that loses its disk takes the durable subscriptions and groups that it keeps with it. They begin anew, and are
@@ -59,20 +60,26 @@ SHORT_TURN_NS = 2
 LATE_NS = 30_000_000
 MOVES_AFTER_S = (0.05, 0.3, 1.0, None)
 """With members anywhere: how long a holder is at another broker before its durable subscription follows."""
+SHORT_LEASE_S = 60.0
 QUIET_S = (0.5, 2.0, None)
 RUNS = (1, 1, 2, 3, 8)
 """How many events are published together, in every second run."""
 
 
-def replay_command(seed: int, *, far: bool = False, race: bool = False, moves: bool = False) -> str:
-    options = " --far" * far + " --race" * race + " --moves" * moves
+def replay_command(
+    seed: int, *, far: bool = False, race: bool = False, moves: bool = False, leases: bool = False
+) -> str:
+    options = " --far" * far + " --race" * race + " --moves" * moves + " --leases" * leases
     return f"python -m {MODULE} --seeds {seed}:{seed + 1}{options} --keep share-{seed}"
 
 
-def run_seed(seed: int, *, far: bool = False, race: bool = False, moves: bool = False) -> CampaignResult:
+def run_seed(
+    seed: int, *, far: bool = False, race: bool = False, moves: bool = False, leases: bool = False
+) -> CampaignResult:
     """Run the scenario of that seed without touching a disk; whatever goes wrong is among the problems."""
     writer = MemoryWriter()
-    text = share_scenario(seed, far=far, race=race, moves=moves)
+    kind = {"far": far, "race": race, "moves": moves, "leases": leases}
+    text = share_scenario(seed, **kind)
     simulation = Simulation(expand(parse_scenario(text)), writer)
     network = simulation.network
     if seed % CRASH_POINTS_EVERY == 2:
@@ -82,15 +89,16 @@ def run_seed(seed: int, *, far: bool = False, race: bool = False, moves: bool = 
     random_runs = Random(f"{seed}:runs")
     for publisher in simulation.publishers if seed % 2 else ():
         publisher.together = lambda: random_runs.choice(RUNS)
-    with moving(Random(f"{seed}:moves"), far=far or moves):
+    with moving(Random(f"{seed}:moves"), far=far or moves or leases):
         problems = problems_of(lambda: _run(simulation, writer), AssertionError)
     steps = network.schedule.steps
-    return CampaignResult(
-        seed, problems, *writer.counts, steps, replay_command(seed, far=far, race=race, moves=moves)
-    )
+    return CampaignResult(seed, problems, *writer.counts, steps, replay_command(seed, **kind))
 
 
-VARIANTS: tuple[dict[str, bool], ...] = ({}, {"far": True}, {"far": True, "race": True}, {"moves": True})
+VARIANTS: tuple[dict[str, bool], ...] = (
+    *({}, {"far": True}, {"far": True, "race": True}, {"moves": True}),
+    {"leases": True},
+)
 
 
 def run_in_turn(seed: int) -> CampaignResult:
@@ -120,9 +128,10 @@ def _add_crash_points(simulation: Simulation, *, at_homes: bool) -> None:
     if at_homes:
         simulation.brokers.on_made = _acknowledge_late
         homes = dict.fromkeys(plan.at for plan in simulation.plan.subscribers if plan.share is not None)
-        CrashPoints(network, homes, end_ns, longest_turn_ns=SHORT_TURN_NS)
+        points = CrashPoints(network, homes, end_ns, longest_turn_ns=SHORT_TURN_NS)
     else:
-        CrashPoints(network, simulation.plan.topology.brokers, end_ns)
+        points = CrashPoints(network, simulation.plan.topology.brokers, end_ns)
+    points.note = partial(simulation.writer.faults, "crash")
 
 
 def _acknowledge_late(broker: AnyBroker) -> None:
@@ -172,7 +181,12 @@ def unfinished(simulation: Simulation, writer: MemoryWriter) -> str | None:
     for publisher in simulation.publishers:
         if publisher.waiting:
             return publisher.waiting
-    return unattached(simulation) or unequal_shares(simulation.network) or unanswered(writer)
+    return (
+        unattached(simulation)
+        or unended(simulation.network)
+        or unequal_shares(simulation.network)
+        or unanswered(writer)
+    )
 
 
 def unattached(simulation: Simulation) -> str | None:
@@ -183,6 +197,20 @@ def unattached(simulation: Simulation) -> str | None:
             name = subscriber.client.node.node
             if not any(name == each or each.startswith(f"{name} at broker ") for each in attached):
                 return f"{name} is not attached"
+    return None
+
+
+def unended(network: SimulatedNetwork) -> str | None:
+    """Return a share that is kept for moments, with nobody attached, or a former home of one that is over."""
+    names = set()
+    for status in share_status(network):
+        names.add(status["name"])
+        if not status["attached"] and status["lease_left_s"] <= SHORT_LEASE_S:
+            return f"{status['name']} is still kept at {status['broker']}"
+    for node in network.nodes.values():
+        for left in node.protocol.shares.moved_away() if isinstance(node.protocol, GuaranteedBroker) else ():
+            if left["name"] not in names:
+                return f"{node.node} is still a former home of {left['name']}"
     return None
 
 
@@ -258,8 +286,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--far", action="store_true", help="members may be at any broker")
     parser.add_argument("--race", action="store_true", help="with --far: members may come at once")
     parser.add_argument("--moves", action="store_true", help="durable subscriptions alone, which move a lot")
+    parser.add_argument("--leases", action="store_true", help="shares are kept for moments, and end")
     options = parser.parse_args(arguments)
-    chosen = {"far": options.far, "race": options.race, "moves": options.moves}
+    chosen = {name: getattr(options, name) for name in ("far", "race", "moves", "leases")}
     return run_command(options, partial(run_seed, **chosen), partial(share_scenario, **chosen))
 
 

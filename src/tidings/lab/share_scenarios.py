@@ -23,6 +23,9 @@ HEAD_START_S = 1.0
 """By then the whole network knows a durable subscription or group."""
 ORDERED = ("total", "causal")
 ORDERS = ("none", "fifo", *ORDERED)
+LEASES_S = (0.5, 1.0, 2.0, 5.0)
+ABSENCES_S = (0.5, 2.0, 10.0, 40.0, 120.0)
+"""The longest ones are so long that a share cannot have lived on, whatever failed before."""
 SEQUENCERS = 3
 """They run beside the first brokers."""
 WORKS: tuple[Table | None, ...] = (
@@ -37,10 +40,14 @@ WORKS: tuple[Table | None, ...] = (
 class ShareDraw(Dice):
     """Draws first what the rest of a scenario depends on. `far`: members may be at any broker. `race`: then they may
     also come at once; otherwise the first one comes before the others, and is not hit before. `moves`: durable
-    subscriptions alone, whose holders come and go at any broker, far away and in trouble."""
+    subscriptions alone, whose holders come and go at any broker, far away and in trouble. `leases`: shares are kept for
+    moments, and everybody may be gone for longer; every second time durable subscriptions alone, which move."""
 
-    def __init__(self, seed: int, *, far: bool, race: bool, moves: bool) -> None:
-        super().__init__(Random(f"share:{seed}"))
+    def __init__(self, seed: int, *, far: bool, race: bool, moves: bool, leases: bool) -> None:
+        super().__init__(Random(f"lease:{seed}" if leases else f"share:{seed}"))
+        self.leases = leases
+        if leases:
+            far, race, moves = True, seed % 4 == 2, seed % 2 == 1
         random = self.random
         self.far = far or moves
         self.moves = moves
@@ -49,16 +56,22 @@ class ShareDraw(Dice):
         self.duration_s = random.choice((4.0, 6.0)) if self.brokers > 16 else random.choice((4.0, 6.0, 10.0))
         if moves:
             self.brokers, self.duration_s = random.randint(3, 12), random.choice((8.0, 14.0))
+        if leases:
+            self.duration_s = random.choice((10.0, 16.0, 24.0))
         self.edges = self.random_edges() if self.often(0.4) else None
+        self.calm = leases and self.often(0.3)
+        """Nothing fails, so leases end when they should."""
 
     def seat(self, home: str) -> str:
         """Return where a member connects."""
         return self.broker() if self.far and self.often(0.6) else home
 
 
-def share_scenario(seed: int, *, far: bool = False, race: bool = False, moves: bool = False) -> str:
+def share_scenario(
+    seed: int, *, far: bool = False, race: bool = False, moves: bool = False, leases: bool = False
+) -> str:
     """Return the text of a scenario file."""
-    draw = ShareDraw(seed, far=far, race=race, moves=moves)
+    draw = ShareDraw(seed, far=far, race=race, moves=moves, leases=leases)
     random = draw.random
     publishers = [random_publisher(draw, number) for number in range(random.randint(1, 3))]
     members = [
@@ -69,15 +82,18 @@ def share_scenario(seed: int, *, far: bool = False, race: bool = False, moves: b
     for subscriber in plain if ordered else ():  # who shares the order with the durable ones
         subscriber["order"] = random.choice(("none", *ORDERED))
     tables: list[tuple[str, Table]] = [
-        ("", {"seed": seed, "duration_s": draw.duration_s, "settle_s": SETTLE_S}),
+        ("", {"seed": seed, "duration_s": draw.duration_s, "settle_s": SETTLE_S * (3 if leases else 1)}),
         ("[network]", _network(draw)),
         ("[overlay]", _overlay(draw)),
         *(("[[link]]", link) for link in _slow_links(draw, members)),
         *(("[[publisher]]", publisher) for publisher in publishers),
         *(("[[subscriber]]", subscriber) for subscriber in (*members, *plain)),
-        *(("[[fault]]", fault) for fault in _faults(draw, [member["name"] for member in members], ordered)),
-        *(("[[fault]]", fault) for fault in _deaths(draw, members)),
     ]
+    if not draw.calm:
+        names = [member["name"] for member in members]
+        faults = [*_faults(draw, names, ordered), *_deaths(draw, members)]
+        faults += _lonely_homes(draw, members) if draw.leases else []
+        tables += (("[[fault]]", fault) for fault in faults)
     if ordered and draw.often(0.4):
         tables.append(("[ordering]", _ordering(draw)))
     return scenario_text(tables)
@@ -120,6 +136,8 @@ def _share(draw: ShareDraw, name: str, number: int) -> Iterator[Table]:
     """Yield the subscribers of one durable subscription or group."""
     home, topics = draw.broker(), draw.topics()
     common: Table = {"topics": topics}
+    if draw.leases:
+        common["keep_for_s"] = draw.random.choice(LEASES_S)
     if draw.often(0.3):
         common["filter"] = draw.random.choice(FILTERS)
     if draw.moves or draw.often(0.5):
@@ -143,6 +161,8 @@ def _holders(draw: ShareDraw, name: str, number: int, home: str, common: Table) 
         if index + 1 < count:
             holder["unsubscribe_at_s"] = round(times[2 * index + 1] + 0.001, 3)
             times[2 * index + 2] = max(times[2 * index + 2], holder["unsubscribe_at_s"])
+        elif draw.leases and index and draw.often(0.5):
+            holder["subscribe_at_s"] = round(holder["subscribe_at_s"] + draw.random.choice(ABSENCES_S), 3)
         yield holder
 
 
@@ -159,7 +179,20 @@ def _members(draw: ShareDraw, name: str, number: int, home: str, common: Table) 
             member["subscribe_at_s"] = draw.time_s(first_s, 0.6 * draw.duration_s)
         if index and draw.often(0.3):
             member["unsubscribe_at_s"] = draw.time_s(0.7 * draw.duration_s, draw.duration_s)
+        if draw.leases:
+            _come_and_go(draw, member)
         yield member
+
+
+def _come_and_go(draw: ShareDraw, member: Table) -> None:
+    """Let a member of a group, maybe the first or the last one, be there for a while only."""
+    if draw.often(0.3):
+        member["subscribe_at_s"] = draw.time_s(draw.head_start_s, 0.9 * draw.duration_s)
+        member["subscribe_at_s"] += draw.random.choice((0.0, *ABSENCES_S))
+        member.pop("unsubscribe_at_s", None)
+    if draw.often(0.6):
+        begin_s = member["subscribe_at_s"] + 0.1
+        member["unsubscribe_at_s"] = draw.time_s(begin_s, begin_s + 0.4 * draw.duration_s)
 
 
 def _work(draw: ShareDraw) -> Table:
@@ -206,7 +239,8 @@ def _deaths(draw: ShareDraw, members: Sequence[Table]) -> list[Table]:
     for member in draw.random.sample(members, draw.random.randint(1, len(members))):
         at_s = draw.time_s(draw.head_start_s, 0.6 * draw.duration_s)
         for _ in range(draw.random.randint(1, 4)):
-            until_s = round(at_s + draw.random.choice((0.01, 0.1, 0.5, 2.0)), 3)
+            lengths_s = (0.1, 0.5, 2.0, 7.0, 12.0) if draw.leases else (0.01, 0.1, 0.5, 2.0)
+            until_s = round(at_s + draw.random.choice(lengths_s), 3)
             if until_s >= draw.duration_s:
                 break
             nodes = [member["name"]]
@@ -216,3 +250,14 @@ def _deaths(draw: ShareDraw, members: Sequence[Table]) -> list[Table]:
             faults.append(kind | {"nodes": nodes, "at_s": at_s, "until_s": until_s})
             at_s = round(until_s + draw.random.choice((0.005, 0.05, 0.3, 1.0)), 3)
     return faults
+
+
+def _lonely_homes(draw: ShareDraw, members: Sequence[Table]) -> Iterator[Table]:
+    """Yield crashes and pauses of brokers about when a member leaves them: leases run out while they are down."""
+    for member in members:
+        left_s = member.get("unsubscribe_at_s", draw.duration_s)
+        at_s = round(max(left_s + draw.random.uniform(-0.5, 1.0), draw.head_start_s), 3)
+        if at_s + 0.5 < draw.duration_s and draw.often(0.3):
+            until_s = min(draw.duration_s, round(at_s + draw.random.choice((0.3, 2.0, 7.0, 12.0)), 3))
+            kind: Table = {"kind": "pause"} if draw.often(0.3) else {"kind": "crash", "state": "kept"}
+            yield kind | {"nodes": [member["at"]], "at_s": at_s, "until_s": until_s}

@@ -49,6 +49,7 @@ class HandedEvent:
         "out_of_order",
         "position",
         "publication",
+        "subscription",
     )
 
     def __init__(self, number: int, attempt: int, publication: Publication, out_of_order: bool) -> None:
@@ -58,6 +59,8 @@ class HandedEvent:
         self.out_of_order = out_of_order
         self.position = -1
         """The number of its row in the trace."""
+        self.subscription = ""
+        """Its attachment's row in the trace."""
         self.acknowledged_at = 0
         self.acknowledged_in = 0
         """How often its client had attached when it was acknowledged."""
@@ -76,6 +79,9 @@ class ShareHost(Protocol):
         """Do it after that time, unless the client crashes before; a paused client does it when it continues."""
 
     def requested(self, window: Window) -> None: ...
+    def joined(self, window: Window, life: str) -> None:
+        """It is attached to the share with that life. A share that ended has another life than the next one."""
+
     def accepted(self, window: Window) -> None: ...
     def detached(self, window: Window) -> None: ...
     def taken(self, window: Window, taken: HandedEvent) -> bool:
@@ -112,6 +118,10 @@ class ShareActor:
         self.current: Window | None = None
         """The attachment that it has or wants; None: it has not begun, has left, or is down."""
         self._topics: tuple[str, ...] | None = None
+        self._attachment = ""
+        """What the broker calls the attachment: the name of its first row."""
+        self._life = ""
+        """Of the share that it is attached to."""
         self._made = made
         self._host = host
         self._name = name
@@ -148,11 +158,16 @@ class ShareActor:
         """The client has started or restarted: attach if that is wanted. Each attachment is a row of the trace."""
         if self._topics is None or self._host.shares is None or self.current is not None:
             return
+        self._open(self._host.now)
+        self._attach()
+
+    def _open(self, at: int) -> None:
+        assert self._topics is not None, "it wants to attach"
         name = f"{self._name}#{self._made}"
         self._made += 1
-        self.current = Window(Subscription(name, self._topics, self._condition, self._order), self._host.now)
+        self._life = ""
+        self.current = Window(Subscription(name, self._topics, self._condition, self._order), at)
         self._host.requested(self.current)
-        self._attach()
 
     def crashed(self) -> None:
         """The client has crashed: whatever it held is gone, and what it was done with may not have been heard of."""
@@ -177,9 +192,10 @@ class ShareActor:
         if window is None or shares is None or self._asked:
             return
         self._asked = True
+        self._attachment = window.subscription.id
         shares.attach(
             ShareAttach(
-                window.subscription.id,
+                self._attachment,
                 share.name,
                 window.subscription.topics,
                 self._condition,
@@ -197,7 +213,7 @@ class ShareActor:
         if window is not None and self._host.shares is not None and self._asked:
             unseen = merged((taken.number, taken.number) for taken in self._waiting)
             self._drop_all()
-            self._host.shares.leave(window.subscription.id, unseen)
+            self._host.shares.leave(self._attachment, unseen)
 
     # --- What the client says
 
@@ -208,8 +224,8 @@ class ShareActor:
                     number = first + publication.sequence - stretch.first
                     self._waiting.append(HandedEvent(number, attempt, publication, fact.out_of_order))
                 self._go_on()
-            case ShareAttached(uncovered=uncovered):
-                self._on_attached(uncovered)
+            case ShareAttached():
+                self._on_attached(fact)
             case ShareFinished(done=done, refused=refused):
                 self._on_answered(done, accepted=True)
                 self._on_answered(refused, accepted=False)
@@ -222,13 +238,24 @@ class ShareActor:
             case Misbehaviour():
                 self._host.accused(fact)
 
-    def _on_attached(self, uncovered: tuple[str, ...]) -> None:
+    def _on_attached(self, fact: ShareAttached) -> None:
         self._attached += 1
+        if fact.life and self.current is not None:
+            self._join(fact.life, fact.apart_ns)
         window = self.current
-        if window is not None and window.accepted_at == NEVER and not uncovered:
+        if window is not None and window.accepted_at == NEVER and not fact.uncovered:
             # Events published earlier in this very instant may have been missed.
             window.accepted_at = self._host.now + 1
             self._host.accepted(window)
+
+    def _join(self, life: str, apart_ns: int) -> None:
+        """The share may be a new one: the one before ended while this client could not reach it."""
+        if self._life not in ("", life):
+            self._close()
+            self._open(self._host.now - apart_ns)
+        if self._life != life and self.current is not None:
+            self._life = life
+            self._host.joined(self.current, life)
 
     def _on_detached(self, reason: str) -> None:
         """It has left, or was refused: then it tries again. Nobody answers what was acknowledged before."""
@@ -257,6 +284,7 @@ class ShareActor:
         window = self.current
         while window is not None and self._in_hand is None and self._waiting:
             taken = self._in_hand = self._waiting.popleft()
+            taken.subscription = window.subscription.id
             if not self._host.taken(window, taken):
                 self._in_hand = None
                 self._finish(taken)
@@ -291,7 +319,7 @@ class ShareActor:
 
     def _finish(self, taken: HandedEvent) -> None:
         assert self._host.shares is not None and self.current is not None, "it is attached"
-        self._host.shares.finish(self.current.subscription.id, taken.number, taken.number)
+        self._host.shares.finish(self._attachment, taken.number, taken.number)
 
     def _on_answered(self, numbers: Ranges, *, accepted: bool) -> None:
         """The broker has answered. If it refuses what was acknowledged before a break, it may have heard the first

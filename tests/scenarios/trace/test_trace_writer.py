@@ -24,7 +24,8 @@ COLUMNS = {
     "attributes map<string, string?>, size_bytes int64, at_ns int64, confirmed_ns int64?, expires_ns int64?",
     "subscribed": "subscriber string, subscription string, topics list<element: string not null>, "
     "filter string?, order string, requested_ns int64, accepted_ns int64?, cancelled_ns int64?, "
-    "share_of string?, durable string?, group_by string?, start string?, detached_ns int64?",
+    "share_of string?, durable string?, group_by string?, start string?, detached_ns int64?, "
+    "keep_for_ns int64?, life string?",
     "delivered": "subscriber string, subscription string, position int64, event_id string, at_ns int64, "
     "out_of_order bool, recovered_by string?, attempt int64, done_ns int64?",
     "traffic": "kind string, from string, to string, messages int64, bytes int64, dropped int64",
@@ -82,8 +83,8 @@ def test_rows_come_back_with_what_became_known_late(tmp_path: Path) -> None:
     assert [row["confirmed_ns"] for row in published] == [None, 12, None, None, None, None, None]
     assert list(published[1].values()) == ["p0:1", "p0", 1, "/t/a", attributes, 128, 10, 12, None]
     assert [list(row.values()) for row in trace.subscribed.to_pylist()] == [
-        ["s0", "a", ["/t/**"], "x > 3", "total", 1, 7, 90, None, None, None, None, None],
-        ["s1", "a", [], None, "none", 2, 3, 4, None, None, None, None, None],
+        ["s0", "a", ["/t/**"], "x > 3", "total", 1, 7, 90, *[None] * 7],
+        ["s1", "a", [], None, "none", 2, 3, 4, *[None] * 7],
     ]
     assert list(trace.delivered.to_pylist()[2].values()) == ["s0", "a", 2, "p0:2", 23, True, "push", 1, None]
     assert [list(row.values()) for row in trace.traffic.to_pylist()] == [["event", "p0", "b0", 7, 900, 1]]

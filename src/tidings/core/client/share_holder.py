@@ -68,12 +68,17 @@ class HasBroker(Protocol):
 class _Held:
     """One share that this client is attached to, or asks for."""
 
-    __slots__ = ("asked", "asks", "attached", "done", "holding", "leaving", "life", "unanswered", "unsent")
+    __slots__ = (
+        *("apart_at", "asked", "asks", "attached", "done", "holding", "leaving", "life", "unanswered"),
+        "unsent",
+    )
 
     def __init__(self, asked: ShareAttach) -> None:
         self.asked = asked
         self.asks = 0
         self.attached = False
+        self.apart_at: int | None = None
+        """Since when it is not attached; None: it is, or never was."""
         self.leaving = False
         self.life = NO_LIFE
         """Of the share that `holding` and `done` are numbers of."""
@@ -182,16 +187,21 @@ class ShareHolder(Part):
     def on_link_down(self, peer: str) -> None:
         self._connected = False
         for subscription, held in list(self._held.items()):
-            held.attached = False
+            self._part(held)
             if held.leaving:
                 self._forget(subscription, "")
 
     def _ask_again(self, held: _Held) -> None:
         """Attach again, and claim what we hold, and what we were done with and got no answer to."""
-        held.attached, held.unsent, held.unanswered = False, [], 0
+        self._part(held)
+        held.unsent, held.unanswered = [], 0
         held.asks += 1
         ours = RangeSet((*held.holding, *held.done))
         self._send(replace(held.asked, takeover=False, holding=_ranges(ours), life=held.life, ask=held.asks))
+
+    def _part(self, held: _Held) -> None:
+        if held.attached:
+            held.attached, held.apart_at = False, self.port.now
 
     def _send(self, message: Message) -> None:
         if self._connected:
@@ -217,7 +227,8 @@ class ShareHolder(Part):
             return
         if message.ask != held.asks:
             return  # we have asked again meanwhile
-        held.attached = True
+        apart_ns = 0 if held.apart_at is None else self.port.now - held.apart_at
+        held.attached, held.apart_at = True, None
         if message.life != held.life:
             self._begin_anew(message.subscription, held, message.life)
         kept = RangeSet((first, last + 1) for first, last in message.claimed)
@@ -226,7 +237,8 @@ class ShareHolder(Part):
             self._drop(message.subscription, held, tuple((start, stop - 1) for start, stop in lost))
         held.unsent = list(_ranges(held.done))
         self.report()
-        self.port.emit(ShareAttached(message.subscription, message.uncovered))
+        life = ":".join(map(str, message.life))
+        self.port.emit(ShareAttached(message.subscription, message.uncovered, life, apart_ns))
 
     def _begin_anew(self, subscription: str, held: _Held, life: Life) -> None:
         """Forget everything of the share's earlier life."""

@@ -7,7 +7,7 @@ a subscription has come. The draws have their own generator.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from random import Random
 from typing import TYPE_CHECKING
@@ -48,6 +48,8 @@ class CrashPoints:
         self._until_ns = until_ns
         self._longest_turn_ns = longest_turn_ns
         self.crashes = dict.fromkeys(Point, 0)
+        self.note: Callable[[str, int, int], None] | None = None
+        """Called with each crash: the node, when, and until when."""
         for name in names:
             network.nodes[name].crash_points = self
 
@@ -78,5 +80,7 @@ class CrashPoints:
     def _crash(self, name: str) -> None:
         now = self._network.schedule.now
         up_at = min(now + self._random.randrange(LONGEST_DOWN_NS), self._until_ns)
+        if self.note is not None:
+            self.note(name, now, up_at)
         self._network.crash(name, keep_state=True)
         self._network.schedule.at(up_at, lambda _first, _second: self._network.restart(name))

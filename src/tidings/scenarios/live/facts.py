@@ -186,6 +186,14 @@ class DeliveredReport(Report, frozen=True, gc=False):
     """With an order that resumes: the subscriber's position after this event."""
 
 
+class JoinedReport(Report, frozen=True, gc=False):
+    """It is attached to the durable subscription or group with that life."""
+
+    subscriber: str
+    subscription: str
+    life: str
+
+
 class HandedReport(Report, frozen=True, gc=False):
     """A durable subscriber or a member of a group has the next event, at its next position."""
 
@@ -278,6 +286,7 @@ AnyFact = (
     | Cancelled
     | Ended
     | DeliveredReport
+    | JoinedReport
     | HandedReport
     | AcknowledgedReport
     | AnsweredReport

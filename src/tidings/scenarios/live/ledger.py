@@ -330,6 +330,7 @@ class RunLedger:
             durable=None if share is None else share.durable,
             group_by=None if share is None else share.group_by or None,
             start=fact.start,
+            keep_for_ns=None if share is None else share.keep_for_ns or None,
         )
 
     def _on_delivered(self, fact: words.DeliveredReport) -> None:

@@ -72,6 +72,9 @@ class LiveShareSubscriber(ClientRole):
         subscription, at_ns = window.subscription, self._since_start(window.requested_at)
         report(words.Requested(self.name, subscription.id, subscription.topics, at_ns))
 
+    def joined(self, window: Window, life: str) -> None:
+        report(words.JoinedReport(self.name, window.subscription.id, life))
+
     def accepted(self, window: Window) -> None:
         at_ns = self._since_start(window.accepted_at)
         report(words.Accepted(self.name, window.subscription.id, at_ns))

@@ -15,6 +15,7 @@ from tidings.core.filters.language.predicates import Scalar
 from tidings.scenarios.actor import NEVER
 from tidings.scenarios.file.expand import PlannedSubscriber
 from tidings.scenarios.live import facts as words
+from tidings.scenarios.share_lives import Row, ShareLives
 from tidings.scenarios.trace.writer import TraceWriter
 
 
@@ -28,8 +29,10 @@ class _Event(NamedTuple):
 class _Account:
     """Tracks one durable subscription or group."""
 
-    def __init__(self, interest: Interest) -> None:
+    def __init__(self, interest: Interest, lives: ShareLives) -> None:
         self._interest = interest
+        self.lives = lives
+        self._life = ""
         self.accepted_ns = NEVER
         self.attached: dict[str, str] = {}
         """Subscriber -> its subscription."""
@@ -39,6 +42,18 @@ class _Account:
         """Events whose acknowledgements were accepted."""
         self.undone: set[str] = set()
         """Events that are owed, or in somebody's hands."""
+
+    def accept(self, row: Row, at_ns: int, events: Iterable[_Event]) -> None:
+        self.lives.accepted(row, at_ns)
+        life = self.lives.life_of(row)
+        if life in self.lives.ended:
+            return
+        if life != self._life:  # what waited for the one before is lost
+            self._life, self.accepted_ns = life, NEVER
+            self.undone.clear()
+        if at_ns < self.accepted_ns:
+            self.accepted_ns = at_ns
+            self.owe(events)
 
     def owe(self, events: Iterable[_Event]) -> None:
         for event_id, topic, attributes, at_ns in events:
@@ -70,7 +85,8 @@ class ShareLedger:
         for plan in subscribers:
             if plan.share is not None:
                 interest = make_interest(plan.timeline[0].topics or (EVERYTHING.text,), plan.filter)
-                account = self._accounts.setdefault(plan.share.name, _Account(interest))
+                lives = ShareLives(writer, plan.share.keep_for_ns)
+                account = self._accounts.setdefault(plan.share.name, _Account(interest, lives))
                 self._share_of[plan.name] = account
                 self.positions[plan.name] = 0
 
@@ -90,9 +106,7 @@ class ShareLedger:
         account = self._share_of.get(subscriber)
         if account is not None:
             account.attached[subscriber] = subscription
-            if at_ns < account.accepted_ns:
-                account.accepted_ns = at_ns
-                account.owe(self._events)
+            account.accept((subscriber, subscription), at_ns, self._events)
 
     def has_left(self, subscriber: str, subscription: str) -> bool:
         return self._left.get(subscriber) == subscription
@@ -106,8 +120,12 @@ class ShareLedger:
                 self._on_acknowledged(subscriber, position, at_ns)
             case words.AnsweredReport(subscriber, position, accepted):
                 self._on_answered(subscriber, position, accepted)
+            case words.JoinedReport(subscriber, subscription, life):
+                self._share_of[subscriber].lives.joined((subscriber, subscription), life)
             case words.DetachedReport(subscriber, subscription, at_ns):
-                self._share_of[subscriber].attached.pop(subscriber, None)
+                account = self._share_of[subscriber]
+                account.attached.pop(subscriber, None)
+                account.lives.left((subscriber, subscription), at_ns)
                 self._left[subscriber] = subscription
                 self._writer.detached(subscriber, subscription, at_ns)
             case _:

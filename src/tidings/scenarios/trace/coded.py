@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from tidings.core.errors import TraceError
 from tidings.core.events.subscription import Order
+from tidings.scenarios.trace.disturbances import UNDISTURBED
 from tidings.scenarios.trace.interests import Interests
 from tidings.scenarios.trace.shares import SharedSubscriptions
 from tidings.scenarios.trace.tables import table_text
@@ -101,6 +102,7 @@ class CodedSubscriptions:
         self, subscribed: Any, others: Sequence[str] = (), directory: Path | str | None = None
     ) -> None:
         """Raise TraceError, which names `directory`, for an unknown order or a subscription listed twice."""
+        self.disturbances = UNDISTURBED
         names = pc.unique(
             pa.chunked_array([*subscribed["subscriber"].chunks, pa.array(others, pa.string())], pa.string())
         )
@@ -185,8 +187,7 @@ class Deliveries(NamedTuple):
 class Coded:
     """Holds events, subscriptions and deliveries of a trace as arrays.
 
-    The deliveries, and `own` (the rows of `subscribed` to check), may be those of some subscribers only. Then the
-    checks of each subscriber cover only these.
+    The deliveries, and `own` (the rows of `subscribed` to check), may be those of some subscribers only.
     """
 
     def __init__(
@@ -258,8 +259,7 @@ class Coded:
         """Delivery rows by viewer, in the order in which it saw them: attachment by attachment, by position."""
         if not self.durable.any():
             return self.by_position
-        attachment = np.append(self.subscriptions.shares.attachment, 0)[self.subscription]
-        attachment = np.where(self.durable, attachment, 0)
+        attachment = np.append(self.subscriptions.shares.attachment, 0)[self.subscription] * self.durable
         return np.lexsort((self.position, attachment, self.viewer)).astype(np.int64)
 
     @cached_property

@@ -10,7 +10,8 @@ after the last one that arrived. An event that did not arrive although a later o
 cancelled or not. With order "total" or "causal" this holds per topic: such a subscription stops at once on the topics
 that it leaves, while events under way on others still arrive; and total order keeps a source's order only per topic.
 A durable subscription to which nobody is attached at the end keeps what is under way, which is excused alike. So is
-everything of a group that was cancelled or has no member left: its events do not wait in one line.
+everything of a group that was cancelled or has no member left: its events do not wait in one line. And so is what a
+durable subscription or group kept when its lease was over (`leases` checks that it was).
 
 In best effort and epidemic networks, events overtake each other: the arrival of a later event does not mean that an
 earlier one was not under way. `cut_off_ns` is for them: with order "none" or "fifo", events that the service confirmed
@@ -151,7 +152,9 @@ def _on_their_way(coded: Coded, missing: Array, *, cut_off_ns: int | None) -> Ma
     last_came[place >= 0] = last[place[place >= 0]]
     excused: Mask = ended[row] & (event > last_came)
     excused |= ended[row] & (
-        coded.subscriptions.shares.group[row] | (index_in_sorted(coded.delivered_keys, missing) >= 0)
+        coded.subscriptions.shares.group[row]
+        | coded.subscriptions.shares.over[row]
+        | (index_in_sorted(coded.delivered_keys, missing) >= 0)
     )
     if cut_off_ns is not None:
         late = events.confirmed_at[event] - cut_off_ns >= coded.subscriptions.cancelled[row]

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from tidings.core.errors import TraceError
 from tidings.scenarios.trace.coded import Coded
+from tidings.scenarios.trace.disturbances import Disturbances
 from tidings.scenarios.trace.tables import DEFAULTS, SCHEMAS, TABLES, arrow_table
 
 
@@ -60,7 +61,9 @@ class Trace:
     @cached_property
     def coded(self) -> Coded:
         """The same content as integer arrays, made once, for checkers and metrics."""
-        return Coded.of_tables(self.published, self.subscribed, self.delivered, self.directory)
+        coded = Coded.of_tables(self.published, self.subscribed, self.delivered, self.directory)
+        coded.subscriptions.disturbances = Disturbances(self.faults, self.nodes)
+        return coded
 
 
 def _table_of(name: str, rows: list[Sequence[Any]]) -> Any:

@@ -1,12 +1,14 @@
 """Which rows of `subscribed` are one subscription: the attachments to a durable subscription, the members of a group.
 
 They share one account, that of the first row: it is accepted with the first of them, ends when one of them was
-cancelled, and is owed each event once. A name that is used again after its cancellation is another share.
+cancelled, and is owed each event once. A name that is used again after its cancellation is another share. So is one
+with another `life`: the lease of the one before was over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -42,14 +44,27 @@ class SharedSubscriptions:
         self.group: Mask = np.array([name is not None for name in self._groups], dtype=np.bool_)
         named = np.array([name is not None for name in self._durables], dtype=np.bool_)
         self.durable: Mask = named & ~self.group
+        self.lives: list[str | None] = subscribed["life"].to_pylist()
+        self.keep_for: Array = np.asarray(
+            subscribed["keep_for_ns"].fill_null(never).to_numpy(), dtype=np.int64
+        )
+        """How long a row's share is kept while nobody is attached."""
+        self.next: Array = np.full(rows, -1)
+        """The account of the next share of the name, by account; -1 if none is known."""
+        self.over: Mask = np.zeros(rows, dtype=np.bool_)
+        """Whether the row's share ended with its lease: what waited is lost."""
         self.ended: Mask = cancelled != never
         """Whether nobody is there at the end to whom events could be delivered: cancelled, or all have left."""
         self.starts = [None if start == NEW else start for start in subscribed["start"].to_pylist()]
         if self.any:
             detached = np.asarray(subscribed["detached_ns"].fill_null(never).to_numpy(), dtype=np.int64)
             self.left = np.minimum(cancelled, detached)
-            for members in self._lives(requested, cancelled):
-                self._join(np.array(members), detached)
+            for shares in self._named(requested, cancelled):
+                for members in shares:
+                    self._join(np.array(members), detached)
+                for before, after in pairwise(shares) if self.lives[shares[0][0]] is not None else ():
+                    self.next[before[0]] = after[0]
+                    self.over[before] = self.ended[before] = True
 
     @property
     def any(self) -> bool:
@@ -64,22 +79,44 @@ class SharedSubscriptions:
     def of_kind(self, kind: str) -> Mask:
         return self.group if kind == GROUP else self.durable
 
-    def _lives(self, requested: Array, cancelled: Array) -> Iterator[list[int]]:
-        """Yield the rows of each share. Who attaches after a cancellation belongs to the next one of that name."""
+    def _named(self, requested: Array, cancelled: Array) -> Iterator[list[list[int]]]:
+        """Yield, for each name, the rows of each of its shares, in turn."""
         of_name: dict[str, list[int]] = {}
         for row in np.argsort(requested, kind="stable").tolist():
             if name := self.name(row):
                 of_name.setdefault(name, []).append(row)
         for rows in of_name.values():
-            life: list[int] = []
-            ends = self._never
-            for row in rows:
-                if life and requested[row] >= ends:
-                    yield life
-                    life, ends = [], self._never
-                life.append(row)
-                ends = min(ends, int(cancelled[row]))
-            yield life
+            if any(self.lives[row] is not None for row in rows):
+                yield self._by_life(rows)
+            else:
+                yield [*self._by_cancellation(rows, requested, cancelled)]
+
+    def _by_cancellation(self, rows: list[int], requested: Array, cancelled: Array) -> Iterator[list[int]]:
+        """Who attaches after a cancellation belongs to the next share of the name."""
+        life: list[int] = []
+        ends = self._never
+        for row in rows:
+            if life and requested[row] >= ends:
+                yield life
+                life, ends = [], self._never
+            life.append(row)
+            ends = min(ends, int(cancelled[row]))
+        yield life
+
+    def _by_life(self, rows: list[int]) -> list[list[int]]:
+        """Who was never attached asked for the share that was accepted next, or is the last."""
+        lives: dict[str, list[int]] = {}
+        for row in rows:
+            if (life := self.lives[row]) is not None:
+                lives.setdefault(life, []).append(row)
+        ends = {life: int(self.cancelled[members].min()) for life, members in lives.items()}
+        begins = {life: int(self.joined[members].min()) for life, members in lives.items()}
+        order = sorted(lives, key=lambda life: (ends[life], begins[life]))
+        for row in rows:
+            if self.lives[row] is None:
+                asked = self.requested[row]
+                lives[next((life for life in order if begins[life] >= asked), order[-1])].append(row)
+        return [lives[life] for life in order]
 
     def _join(self, rows: Array, detached: Array) -> None:
         account = rows[0]

@@ -33,6 +33,9 @@ class SubscribedRow(NamedTuple):
     Each attachment to a durable subscription (`durable`, its name) or to a group (`share_of`, its name) is a row. Such
     a row has `cancelled_ns` only if the durable subscription or group itself was cancelled; `detached_ns` says when
     its subscriber went, in order or not. `start` is None for what starts with new events.
+
+    `keep_for_ns` is how long the durable subscription or group is kept while nobody is attached, if that was said.
+    `life` tells it from others that had or will have its name: one that ended, and the next one.
     """
 
     subscriber: str
@@ -48,6 +51,8 @@ class SubscribedRow(NamedTuple):
     group_by: str | None = None
     start: str | None = None
     detached_ns: int | None = None
+    keep_for_ns: int | None = None
+    life: str | None = None
 
 
 class DeliveredRow(NamedTuple):
@@ -134,6 +139,8 @@ SCHEMAS: Mapping[str, Any] = {
             _column("group_by", _TEXT, nullable=True),
             _column("start", _TEXT, nullable=True),
             _column("detached_ns", _LONG, nullable=True),
+            _column("keep_for_ns", _LONG, nullable=True),
+            _column("life", _TEXT, nullable=True),
         ]
     ),
     "delivered": pa.schema(
@@ -182,7 +189,9 @@ SCHEMAS: Mapping[str, Any] = {
 TABLES = tuple(SCHEMAS)
 
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "subscribed": dict.fromkeys(("share_of", "durable", "group_by", "start", "detached_ns")),
+    "subscribed": dict.fromkeys(
+        ("share_of", "durable", "group_by", "start", "detached_ns", "keep_for_ns", "life")
+    ),
     "delivered": {"attempt": 1, "done_ns": None},
     "published": {"expires_ns": None},
 }

@@ -39,10 +39,9 @@ beyond this, the oldest is written without one."""
 TROUBLES = Troubles(TraceError, TraceError, TraceError, unusable_text="cannot write {path}: {reason}")
 
 _CONFIRMED = 7
-ACCEPTED, CANCELLED, _DETACHED = (
-    SCHEMAS["subscribed"].get_field_index(name) for name in ("accepted_ns", "cancelled_ns", "detached_ns")
-)
-_SHARE_OF, _DURABLE = (SCHEMAS["subscribed"].get_field_index(name) for name in ("share_of", "durable"))
+_place = SCHEMAS["subscribed"].get_field_index
+ACCEPTED, CANCELLED, _DETACHED = map(_place, ("accepted_ns", "cancelled_ns", "detached_ns"))
+_SHARE, _LIFE = slice(_place("share_of"), _place("group_by")), _place("life")
 
 
 @contextmanager
@@ -225,26 +224,27 @@ class TraceWriter:
         durable: str | None = None,
         group_by: str | None = None,
         start: str | None = None,
+        keep_for_ns: int | None = None,
     ) -> None:
         """A subscriber asks for a subscription, or to attach to group `share_of` or to the subscription `durable`."""
         key = (subscriber, subscription)
         if key in self._subscriptions:
             raise TraceError(f"subscriber {subscriber!r} already has a subscription {subscription!r}")
         self._subscriptions[key] = [
-            *(subscriber, subscription, list(topics), filter, order),
-            *(requested_ns, accepted_ns, cancelled_ns),
-            *(share_of, durable, group_by, start, None),
+            *(subscriber, subscription, list(topics), filter, order, requested_ns, accepted_ns, cancelled_ns),
+            *(share_of, durable, group_by, start, None, keep_for_ns, None),
         ]
 
     def accepted(self, subscriber: str, subscription: str, at_ns: int) -> None:
         """The guarantees hold for this subscription from `at_ns` on."""
         self._subscription(subscriber, subscription)[ACCEPTED] = at_ns
 
-    def cancelled(self, subscriber: str, subscription: str, at_ns: int) -> None:
-        """This subscription is owed nothing that is published from `at_ns` on.
+    def joined(self, subscriber: str, subscription: str, life: str) -> None:
+        """It is attached to the durable subscription or group with that life."""
+        self._subscription(subscriber, subscription)[_LIFE] = life
 
-        If it is attached to a durable subscription or group, that has ended as a whole.
-        """
+    def cancelled(self, subscriber: str, subscription: str, at_ns: int) -> None:
+        """This subscription, or the durable subscription or group that it is part of, is owed nothing from then on."""
         self._subscription(subscriber, subscription)[CANCELLED] = at_ns
 
     def detached(self, subscriber: str, subscription: str, at_ns: int) -> None:
@@ -282,7 +282,7 @@ class TraceWriter:
         `acknowledged`, if its application does so, and `answered`, once the broker's answer is there."""
         asked = self._subscription(subscriber, subscription)
         row = [subscriber, subscription, position, event_id, at_ns, out_of_order, recovered_by, attempt, None]
-        self._open.add((asked[_SHARE_OF], asked[_DURABLE]), row)
+        self._open.add((*asked[_SHARE], asked[_LIFE]), row)
 
     def acknowledged(self, subscriber: str, position: int, at_ns: int) -> None:
         """The application has acknowledged the event at this position, and the broker has not answered yet.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from tidings.core.events.subscription import make_interest
+from tidings.core.events.topics import EVERYTHING
 from tidings.drivers.virtual.network import SimulatedNetwork
 from tidings.scenarios.file.arrivals import arrivals
 from tidings.scenarios.file.expand import PlannedSubscriber
@@ -13,7 +15,8 @@ from tidings.scenarios.virtual.archive import SimulatedArchive
 from tidings.scenarios.virtual.client_node import SimulatedClient
 from tidings.scenarios.virtual.clients import SimulatedPublisher, SimulatedSubscriber
 from tidings.scenarios.virtual.sequencers import RunOrdering
-from tidings.scenarios.virtual.share_subscriber import ShareTally, SimulatedShareSubscriber
+from tidings.scenarios.virtual.share_subscriber import SimulatedShareSubscriber
+from tidings.scenarios.virtual.share_tally import ShareTally
 from tidings.scenarios.virtual.tally import Tally
 
 
@@ -55,7 +58,11 @@ class ClientMaker:
         if share is not None:
             publishes = share.dead_letter is not None
             client = self._shared.get(plan.name) or self._make(plan, publishes=publishes, holds_shares=True)
-            counts = self._share_tallies.setdefault(share.name, ShareTally(self._tally))
+            counts = self._share_tallies.get(share.name)
+            if counts is None:
+                interest = make_interest(plan.timeline[0].topics or (EVERYTHING.text,), plan.filter)
+                counts = ShareTally(self._tally, self._writer, interest, share.keep_for_ns)
+                self._share_tallies[share.name] = counts
             return SimulatedShareSubscriber(
                 client, plan, self._writer, self._tally, counts, self._ordering, self._network.seed
             )

@@ -12,53 +12,17 @@ from tidings.core.events.event import Publication, source_text
 from tidings.core.events.payload import typed_payload
 from tidings.core.events.subscription import Order
 from tidings.core.facts import Misbehaviour, PublicationConfirmed
-from tidings.core.structures.range_set import RangeSet
-from tidings.core.structures.recent_ids import RecentIds
-from tidings.scenarios.actor import NEVER, Window
+from tidings.scenarios.actor import Window
 from tidings.scenarios.file.channels import delay_sampler
 from tidings.scenarios.file.expand import PlannedSubscriber
 from tidings.scenarios.file.times import nanoseconds
 from tidings.scenarios.share_actor import HandedEvent, ShareActor
+from tidings.scenarios.share_lives import Row
 from tidings.scenarios.trace.writer import TraceWriter
 from tidings.scenarios.virtual.client_node import SimulatedClient
 from tidings.scenarios.virtual.sequencers import RunOrdering
+from tidings.scenarios.virtual.share_tally import ShareTally
 from tidings.scenarios.virtual.tally import Tally
-
-
-class ShareTally:
-    """Counts the events of one durable subscription or group: each is expected once, whoever gets it."""
-
-    def __init__(self, tally: Tally) -> None:
-        self._tally = tally
-        self._accepted_at = NEVER
-        self._first_time = RecentIds().first_time
-        self._done: dict[tuple[str, int], RangeSet] = {}
-        """Source and incarnation -> the sequences of events whose acknowledgements were accepted."""
-
-    def done(self, publication: Publication) -> None:
-        source = (publication.source, publication.incarnation)
-        self._done.setdefault(source, RangeSet()).add(publication.sequence)
-
-    def is_done(self, publication: Publication) -> bool:
-        done = self._done.get((publication.source, publication.incarnation))
-        return done is not None and publication.sequence in done
-
-    def accepted(self, window: Window) -> None:
-        if self._accepted_at == NEVER:
-            self._accepted_at = window.accepted_at
-            self._tally.accepted(window.subscription.interest(), window.accepted_at)
-
-    def taken(self, taken: HandedEvent, now: int) -> None:
-        publication, tally = taken.publication, self._tally
-        tally.delivered += 1
-        if taken.attempt == 1:
-            tally.latency_ns.add(now - publication.published_at)
-        if self._first_time(publication.source, publication.incarnation, publication.sequence):
-            expected = publication.published_at >= self._accepted_at
-            tally.expected_delivered += expected
-            tally.expiring_delivered += expected and publication.expires_at is not None
-        elif taken.attempt == 1:
-            tally.duplicates += 1
 
 
 class SimulatedShareSubscriber:
@@ -158,16 +122,24 @@ class SimulatedShareSubscriber:
             share_of=share.name if share.group else None,
             durable=share.durable,
             group_by=share.group_by or None,
+            keep_for_ns=share.keep_for_ns or None,
         )
+
+    def _row(self, window: Window) -> Row:
+        return self._name, window.subscription.id
+
+    def joined(self, window: Window, life: str) -> None:
+        self._counts.joined(self._row(window), life)
 
     def accepted(self, window: Window) -> None:
         self.refusal = ""
         self._writer.accepted(self._name, window.subscription.id, window.accepted_at)
-        self._counts.accepted(window)
+        self._counts.accepted(self._row(window), window.accepted_at)
 
     def detached(self, window: Window) -> None:
         self.refusal = ""
         self._writer.detached(self._name, window.subscription.id, window.cancelled_at)
+        self._counts.left(self._row(window), window.cancelled_at)
 
     def taken(self, window: Window, taken: HandedEvent) -> bool:
         expires_at = taken.publication.expires_at
@@ -184,19 +156,19 @@ class SimulatedShareSubscriber:
             taken.attempt,
             taken.out_of_order,
         )
-        self._counts.taken(taken, self.now)
+        self._counts.taken(self._row(window), taken, self.now)
         return True
 
     def acknowledged(self, taken: HandedEvent) -> None:
         """An acknowledgement without an answer counts, except of what somebody else was done with before."""
         taken.acknowledged_at = self.now
-        if not self._counts.is_done(taken.publication):
+        if not self._counts.is_done((self._name, taken.subscription), taken.publication):
             self._writer.acknowledged(self._name, taken.position, self.now)
 
     def answered(self, taken: HandedEvent, accepted: bool) -> None:
         if accepted:
             self._writer.acknowledged(self._name, taken.position, taken.acknowledged_at)
-            self._counts.done(taken.publication)
+            self._counts.done((self._name, taken.subscription), taken.publication)
         self._writer.answered(self._name, taken.position, accepted=accepted)
 
     def bury(self, taken: HandedEvent) -> int:

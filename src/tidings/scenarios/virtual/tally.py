@@ -7,6 +7,7 @@ This is decided here, from filters and topics alone, not by the protocol.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from tidings.core.events.event import RESERVED_ATTRIBUTE
 from tidings.core.events.subscription import Interest
@@ -16,8 +17,19 @@ from tidings.core.structures.histogram import Histogram
 from tidings.scenarios.trace.metrics import NS_PER_MS, Latency, Metrics, delivery_ratio
 
 
+class SharedCounts(Protocol):
+    """Counts what a durable subscription or group expects."""
+
+    @property
+    def expected(self) -> int: ...
+    @property
+    def expiring(self) -> int: ...
+    def published(self, topic: str, attributes: Mapping[str, Scalar], at: int, *, expires: bool) -> None: ...
+
+
 class Tally:
     def __init__(self) -> None:
+        self.shares: list[SharedCounts] = []
         self.published = 0
         self.blocks = 0
         """Published events, counted in blocks."""
@@ -38,8 +50,9 @@ class Tally:
 
     def metrics(self) -> Metrics:
         latency = self.latency_ns
-        expired = self.expiring - self.expiring_delivered
-        expected = self.expected - expired
+        expiring = self.expiring + sum(share.expiring for share in self.shares)
+        expired = expiring - self.expiring_delivered
+        expected = self.expected + sum(share.expected for share in self.shares) - expired
         return Metrics(
             self.published,
             self.delivered,
@@ -69,6 +82,8 @@ class Tally:
         """Count an event and the subscriptions that expect it; called when the application publishes it."""
         self.published += 1
         self.blocks += blocks
+        for share in self.shares:
+            share.published(topic, attributes, published_at, expires=expires)
         if self._coming:
             self._count_from(published_at)
         holders = self._holders

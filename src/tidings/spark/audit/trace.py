@@ -14,6 +14,7 @@ import numpy.typing as npt
 from tidings.core.errors import TraceError
 from tidings.scenarios.trace.checkers import Check
 from tidings.scenarios.trace.coded import NEVER, Array, Coded, CodedSubscriptions, Deliveries, Events, Mask
+from tidings.scenarios.trace.disturbances import Disturbances
 from tidings.scenarios.trace.interests import Interests
 from tidings.scenarios.trace.tables import SCHEMAS
 from tidings.spark.audit.files import TraceFiles, event_id_at, read_table
@@ -67,6 +68,8 @@ class Knowledge:
         self.files = files
         self.subscribed = read_table(files, "subscribed")
         self.subscriptions = CodedSubscriptions(self.subscribed, others, files.directory)
+        faults, nodes = (read_table(files, name) for name in ("faults", "nodes"))
+        self.subscriptions.disturbances = Disturbances(faults, nodes)
 
     @cached_property
     def published(self) -> Any:

@@ -1,7 +1,8 @@
 """A broker that was the home of a share which has moved on: it sends on what still comes here for it.
 
-Events that were published before the whole network knew the next home come only here. So the subscription stays for as
-long as the share is kept without a holder. Of sources that the next home has said to be complete, nothing is sent on.
+Events that were published before the whole network knew the next home come only here. So the subscription stays for
+seven days, or for as long as the share is kept without a holder, if that is longer. Of sources that the next home has
+said to be complete, nothing is sent on.
 """
 
 from __future__ import annotations

@@ -52,6 +52,8 @@ class FarClient(NamedTuple):
         return f"{self.client} at broker {self.broker}"
 
 
+HOLDERS_RETURN_NS = 10_000_000_000
+"""After a restart or a move of the home its holders attach again: for at least this long, the share waits for them."""
 Client = str | FarClient
 Holder = tuple[Client, str]
 """A client and its subscription."""
@@ -77,6 +79,8 @@ class HeldShare:
         """The members that read by number (share_reading.py)."""
         self.uncovered: tuple[str, ...] = ()
         self.away_since = self.attached_at = now
+        self.awaits_return = True
+        """Nobody has attached since the share came to life here."""
         self.missed = 0
         """Events that the network gave up."""
         self.trouble = ""
@@ -190,7 +194,7 @@ class HeldShare:
                 queue.hurry()  # only this client can have had them
             self._accept(member, claimed)
         if waiting:
-            self.attached_at = now
+            self.attached_at, self.awaits_return = now, False
             self.give(now)
 
     @property
@@ -324,9 +328,21 @@ class HeldShare:
         }
 
     def lease_left_s(self, now: int) -> float:
+        return round(self.lease_left_ns(now) / 1e9, 1)
+
+    # --- The lease
+
+    def lease_left_ns(self, now: int) -> int:
         """Return how long the share is kept without a holder, from now on."""
+        keep_ns = self.definition.keep_for_ns
+        if self.awaits_return:
+            keep_ns = max(keep_ns, HOLDERS_RETURN_NS)
         away_ns = 0 if self.holders else now - self.away_since
-        return round(max(self.definition.keep_for_ns - away_ns, 0) / 1e9, 1)
+        return max(keep_ns - away_ns, 0)
+
+    def renew_lease(self, now: int) -> None:
+        """Count the lease from now on: holders could not attach before."""
+        self.away_since, self.awaits_return = now, True
 
 
 def inside_client(definition: ShareDefinition) -> str:

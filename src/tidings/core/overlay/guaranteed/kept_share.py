@@ -53,7 +53,7 @@ class ShareDefinition(msgspec.Struct, array_like=True, frozen=True):
     life: tuple[str, int, int] = ("", 0, 0)
     """Tells it from other shares that had or will have its name."""
     epoch: Annotated[int, Meta(ge=0)] = 0
-    """How often the share has moved to another broker."""
+    """How often the share has moved to another broker; a new one counts on, if something is left of one that ended."""
     came_in: Annotated[int, Meta(ge=0)] = 0
     """The incarnation of this broker when the share came here."""
 

@@ -33,6 +33,9 @@ from tidings.core.store import Store
 
 PATIENCE_NS = 60_000_000_000
 """A move that takes longer is given up."""
+FORMER_KEEP_NS = 7 * 24 * 3_600 * 1_000_000_000
+"""For how long a former home sends on what comes, or longer, for as long as the share is kept. A short lease says
+nothing about how long events are on their way. If the share ends, so does the former home."""
 PART_BYTES = 32 * 1024
 PARTS_AHEAD = 16
 Part = tuple[tuple[tuple[bytes, bytes], ...], bool]
@@ -137,7 +140,7 @@ class ShareDepartures:
                 self.give_up(self._host.shares[name])
         for former in list(self._formers.values()):
             self._links.open(*former.successor)
-            if now - former.since > former.definition.keep_for_ns:
+            if now - former.since > max(former.definition.keep_for_ns, FORMER_KEEP_NS):
                 self.end(former, tell=True)
 
     # --- Leaving
@@ -209,6 +212,7 @@ class ShareDepartures:
         leaving = self._leaving.pop(share.definition.name)
         share.frozen = False
         share.attached_at = self._port.now
+        share.renew_lease(self._port.now)
         self._to(leaving.to.broker, ShareMoveEnded(share.definition.name, leaving.epoch))
         for client, message in leaving.deferred:
             self._host.attach(client, message)

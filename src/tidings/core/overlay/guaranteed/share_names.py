@@ -56,11 +56,18 @@ class ShareNames:
     def elsewhere(self, name: str, known: Home | None = None) -> Home | None:
         """Return the other broker that has a share of that name: the latest, and of those that were created at once the
         first. `known` is what this broker knows by itself."""
-        found = [*self._homes.get(name, {}).values()]
-        found += [each for each in (self._hints.get(name), known) if each is not None]
+        found = self._known(name, known)
         wrong = {self._node, *self._not_at.get(name, ())}
         others = [each for each in found if each[1].broker not in wrong]
         return min(others, key=lambda each: (-each[0], each[1]), default=None)
+
+    def _known(self, name: str, known: Home | None) -> list[Home]:
+        hints = (self._hints.get(name), known)
+        return [*self._homes.get(name, {}).values(), *(each for each in hints if each is not None)]
+
+    def next_epoch(self, name: str, known: Home | None = None) -> int:
+        """Return the epoch of a new share of that name: later than what is left of those that ended."""
+        return max((epoch for epoch, _ in self._known(name, known)), default=-1) + 1
 
     def redirect(self, name: str, broker: str, home: Home) -> None:
         """That broker does not have the share, and says who has."""

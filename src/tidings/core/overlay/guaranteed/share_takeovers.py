@@ -235,7 +235,7 @@ class ShareTakeovers:
         prefix = len(name.encode()) + 1
         held.kept.load([(key[prefix:], value) for key, value in self._rows_of(name)], self._port.now)
         held.merged = self._merge(held, ())
-        held.away_since = self._port.now
+        held.renew_lease(self._port.now)
         self._host.shares[name] = held
         self._host.go_on(held)
 

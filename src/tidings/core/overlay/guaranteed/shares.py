@@ -269,6 +269,8 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
             message.order,
             message.keep_for_ns or DEFAULT_KEEP_NS,
             (self.port.node, self._incarnation, self._created),
+            self._names.next_epoch(message.name, self._moves.whereabouts(message.name)),
+            self._incarnation,
         )
         kept = KeptShare(definition, self._store)
         kept.create()
@@ -517,7 +519,8 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
         if held.kept.is_open or held.covered_at is None or not joined:
             return
         other = self._elsewhere(held.definition.name)
-        if other is not None and (-other[0], other[1].broker) < (0, self.port.node):
+        own = (-held.definition.epoch, self.port.node)
+        if other is not None and (-other[0], other[1].broker) < own:
             self._yield(held, other[1])
             return
         held.kept.open()
@@ -581,7 +584,7 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
     # --- The end of a share
 
     def _check_lease(self, held: HeldShare) -> None:
-        if held.is_free and held.kept.is_open and not held.frozen and held.lease_left_s(self.port.now) <= 0:
+        if held.is_free and held.kept.is_open and not held.frozen and held.lease_left_ns(self.port.now) <= 0:
             lost = held.kept.queue.count
             name = held.definition.name
             self.port.emit(ShareFailed(name, f"its lease is over; {lost} events were waiting"))

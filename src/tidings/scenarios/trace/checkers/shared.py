@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from tidings.scenarios.trace.checkers.by_value import overtaken_rows, values
+from tidings.scenarios.trace.checkers.leases import lease_rules
 from tidings.scenarios.trace.checkers.rules import BrokenRule, Key, found_by_rules
 from tidings.scenarios.trace.checkers.steady import KEPT, STEADY, excused, never_owed, scattered_rows
 from tidings.scenarios.trace.coded import NEVER, Array, Coded, highest_before, segment_starts
@@ -29,6 +30,9 @@ def durable(trace: Trace, *, confirmed_only: bool = False, complete: bool = True
     wait if nobody is attached at the end. Unless `complete`, nothing needs to be done: for a run in which a broker lost
     what it kept.
 
+    A durable subscription ends when its lease is over, and not before; then the next one of the name begins with new
+    events (see `leases`).
+
     `counts` has how many events were `expected`, how many of these are `done`, and how many deliveries are `repeated`.
     """
     return verdict_of(DURABLE, [find_wrong_shares(trace.coded, DURABLE, confirmed_only, complete)])
@@ -41,6 +45,8 @@ def group(
 
     With `group_by`, events of a source with equal values are delivered in the order of their sequence numbers, as far
     as they are done (see `by_value`).
+
+    A group ends with its lease, as a durable subscription does.
 
     `members` says what the network promises (`steady`): without a guarantee, one member gets each event, and all events
     of a value, while members neither join nor leave.
@@ -70,6 +76,8 @@ def find_wrong_shares(
     elif kind == GROUP and members == STEADY:
         scattered = _by_attempt(coded, scattered_rows(coded, *values(coded, rows)))
         broken.append(_of_rows(coded, "has a value of which another member got events", scattered))
+    if members == KEPT:
+        broken += lease_rules(coded, accounts, rows)
     repeated = int(np.count_nonzero(coded.attempt[rows] > 1))
     counts = {"expected": owed.expected, "done": owed.delivered, "repeated": repeated}
     return found_by_rules(broken)._replace(counts=counts)
