@@ -12,7 +12,7 @@ import pytest
 
 from tidings.bus.bus import Bus
 from tidings.bus.stream import Stream
-from tidings.core.errors import DeliveriesExhausted, NotHeld, SubscriptionRefused
+from tidings.core.errors import ConnectionFailed, DeliveriesExhausted, NotHeld, SubscriptionRefused
 from tidings.testing import TestNetwork, simulate
 
 Scenario = Callable[[TestNetwork], Awaitable[None]]
@@ -198,12 +198,46 @@ def test_cancelling_drops_what_waits() -> None:
                 await publish(bus, 1, 2)
                 event = await stream.get(30)
                 await stream.cancel()
-                with pytest.raises(NotHeld, match="cancelled 'billing'"):
+                with pytest.raises(NotHeld, match=r"cannot be given back: .* cancelled"):
                     await event.nack()
             assert (await bus.status())["durable"] == []
             async with bus.subscribe("/jobs", durable="billing") as stream:
                 await publish(bus, 3)
                 assert await read(stream, 1) == [(3, 1)]
+
+    run(scenario)
+
+
+def test_the_loop_that_cancels_ends() -> None:
+    async def scenario(net: TestNetwork) -> None:
+        async with net.connect("b1") as bus, bus.subscribe("/jobs", durable="billing") as stream:
+            await publish(bus, 1, 2)
+            seen = []
+            async for event in stream:
+                seen.append(event.attributes["n"])
+                await stream.cancel()
+            assert seen == [1]
+            with pytest.raises(ConnectionFailed, match="closed"):
+                await stream.get(5)
+            with pytest.raises(SubscriptionRefused, match="cancelled before"):
+                await stream.cancel()
+
+    run(scenario)
+
+
+def test_who_lost_the_name_does_not_cancel_it() -> None:
+    async def scenario(net: TestNetwork) -> None:
+        async with net.connect("b1", name="old") as bus, net.connect("b2", name="new") as other:
+            async with bus.subscribe("/jobs", durable="billing") as stream:
+                async with other.subscribe("/jobs", durable="billing", takeover=True) as successor:
+                    with pytest.raises(SubscriptionRefused, match="client new at broker b2 took over"):
+                        await stream.get(30)
+                    with pytest.raises(
+                        SubscriptionRefused, match=r"'billing' is not cancelled, .* new .* took over"
+                    ):
+                        await stream.cancel()
+                    await publish(bus, 1)
+                    assert await read(successor, 1) == [(1, 1)]
 
     run(scenario)
 
@@ -217,9 +251,13 @@ def test_acknowledging_by_hand() -> None:
                 with pytest.raises(TimeoutError):
                     await stream.get(1)
                 await one.ack()
-                with pytest.raises(NotHeld, match="before"):
+                with pytest.raises(NotHeld, match="cannot be acknowledged: it was acknowledged before"):
                     await one.ack()
+                with pytest.raises(NotHeld, match="cannot be given back: it was acknowledged before"):
+                    await one.nack()
                 await two.nack(after=5)
+                with pytest.raises(NotHeld, match="cannot be acknowledged: it was given back before"):
+                    await two.ack()
                 assert await read(stream, 2) == [(3, 1), (2, 2)]
 
     run(scenario)
@@ -251,6 +289,23 @@ def test_an_event_that_is_delivered_too_often_becomes_a_dead_letter() -> None:
                 assert letter.attributes["n"] == 1
                 assert letter.attributes["dead_topic"] == "/jobs"
                 assert letter.attributes["dead_deliveries"] == 2
+
+    run(scenario)
+
+
+def test_a_batch_has_nothing_that_was_delivered_too_often() -> None:
+    async def scenario(net: TestNetwork) -> None:
+        async with net.connect("b1") as bus, bus.subscribe("/dead") as dead:
+            options = {"durable": "billing", "ack": "manual", "max_deliveries": 1, "dead_letter": "/dead"}
+            async with bus.subscribe("/jobs", **options) as stream:  # type: ignore[arg-type]
+                await publish(bus, 1, 2, 3)
+                await asyncio.sleep(1)
+                await (await stream.get(30)).nack()
+                await asyncio.sleep(1)  # it waits behind the others now
+                async for batch in stream.batches(10, 0.5):
+                    assert [event.attributes["n"] for event in batch] == [2, 3]
+                    break
+                assert (await dead.get(30)).attributes["n"] == 1
 
     run(scenario)
 

@@ -75,21 +75,21 @@ class HeldEvent:
         """Why it is no longer held; empty while it is."""
 
     async def ack(self) -> None:
-        self._end("it was acknowledged before")
+        self._end("it was acknowledged before", "acknowledged")
         await self.stream.acknowledge(self)
 
     def nack(self, after: float | timedelta) -> None:
         after_s = after.total_seconds() if isinstance(after, timedelta) else after
         if not isinstance(after_s, int | float) or not 0 <= after_s <= 1e9:
             raise ValueError(f"after must be a duration of at least 0 s, not {after!r}")
-        self._end("it was given back before")
+        self._end("it was given back before", "given back")
         self.stream.give_back(self, int(after_s * 1e9))
 
-    def _end(self, why: str) -> None:
+    def _end(self, why: str, done: str) -> None:
         if self.stream.durability.ack != "manual":
             raise NotHeld('this stream acknowledges by itself: subscribe with ack="manual"')
         if self.over:
-            raise NotHeld(f"the event cannot be acknowledged: {self.over}")
+            raise NotHeld(f"the event cannot be {done}: {self.over}")
         self.over = why
 
 
@@ -114,6 +114,8 @@ class DurableStream(Stream):
         self._done: list[tuple[int, int]] = []
         """Acknowledged in automatic mode, and not reported yet."""
         self._attached = False
+        self._cancels = False
+        """This stream cancels its subscription: that ends it without an error."""
 
     def may_do_without(self, *options: Literal["ack", "max_unacked"]) -> None:
         """Let these options count only where the network has acknowledgements; called before the stream is entered."""
@@ -169,7 +171,7 @@ class DurableStream(Stream):
         self._lose(reason or "the stream is detached")
         self._events.clear()
         self._waiting = 0
-        if reason:
+        if reason and not self._cancels:
             self.fail(SubscriptionRefused(reason))
 
     def finished(self, done: Ranges, refused: Ranges, reason: str = "") -> None:
@@ -234,6 +236,12 @@ class DurableStream(Stream):
             event = await super().__anext__()
         while self.durability.max_deliveries is not None and await self._is_given_up(event):
             event = await super().__anext__()
+        return event
+
+    async def _next_until(self, until: float) -> Event | None:
+        event = await super()._next_until(until)
+        while event is not None and await self._is_given_up(event):
+            event = await super()._next_until(until)
         return event
 
     def _finish(self) -> None:
@@ -323,11 +331,23 @@ class DurableStream(Stream):
             self._refuse(number, why)
 
     async def cancel(self) -> None:
+        name = self.durability.name
+        if self._cancels:
+            raise SubscriptionRefused(f"{name!r} was cancelled before")
         if not self._entered or self._closed:
             raise ValueError("a stream can be cancelled only inside its 'async with' block")
-        await self._service.cancel_durable(self.durability.name)
+        if not self._attached:  # the name may be somebody else's by now
+            raise SubscriptionRefused(f"{name!r} is not cancelled, this stream has ended: {self._failure}")
+        self._cancels = True
+        try:
+            await self._service.cancel_durable(name)
+        except BaseException:
+            self._cancels = False
+            raise
         self._attached = False
         self._lose("the subscription was cancelled")
+        self._closed = True
+        self._wake_all()
 
     async def _change(self, topics: tuple[str, ...], condition: str | None) -> None:
         raise SubscriptionRefused(
