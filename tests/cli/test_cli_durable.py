@@ -60,6 +60,9 @@ def rows(broker: BrokerThread) -> dict[str, Mapping[str, Any]]:
     return {row["name"]: row for row in json.loads(done.stdout)}
 
 
+DEAD_LETTER = ["--durable", "a", "--max-deliveries", "1", "--dead-letter"]
+
+
 # --- tidings sub
 
 
@@ -166,23 +169,33 @@ def test_a_subscription_that_is_held_is_refused_and_taken_over(broker: BrokerThr
     ("flags", "told"),
     [
         (["--durable", "a", "--group", "b"], "--group: not allowed with --durable"),
-        (["--group-by", "x"], "--group-by: requires --durable or --group"),
+        (["--group-by", "x"], "--group-by: requires --group"),
         (["--durable", "a", "--group-by", "x"], "--group-by: requires --group"),
-        (["--takeover"], "--takeover: requires --durable or --group"),
+        (["--takeover"], "--takeover: requires --durable"),
         (["--group", "a", "--takeover"], "--takeover: requires --durable"),
         (["--keep-for", "1d"], "--keep-for: requires --durable or --group"),
         (
             ["--durable", "a", "--keep-for", "long"],
             "--keep-for: expected a value such as 12h or 7d, not 'long'",
         ),
-        (["--durable", "a", "--keep-for", "0d"], "--keep-for"),
+        (["--durable", "a", "--keep-for", "0d"], "--keep-for: must be above 0, not '0d'"),
         (["--durable", "a", "--keep-for", "1e9d"], "--keep-for: at most 11574d"),
         (["--durable", "a", "--max-unacked", "0"], "--max-unacked: expected a whole number from 1"),
         (["--max-unacked", "3"], "--max-unacked: requires"),
         (["--durable", "a", "--max-deliveries", "0"], "--max-deliveries: expected a whole number"),
         (["--durable", "a", "--dead-letter", "/d"], "--dead-letter: requires --max-deliveries"),
-        (["--durable", "a", "--max-deliveries", "1", "--dead-letter", "/a"], "own topics"),
-        (["--durable", "a", "--max-deliveries", "1", "--dead-letter", "d"], "must start with '/'"),
+        (
+            ["--durable", "a", "--max-deliveries", "1", "--dead-letter", "/a"],
+            "--dead-letter: '/a' is among the subscription's own topics",
+        ),
+        (
+            ["--durable", "a", "--max-deliveries", "1", "--dead-letter", "d"],
+            "--dead-letter: topic 'd' must start with '/'",
+        ),
+        (
+            ["--durable", "a", "--max-deliveries", "1", "--dead-letter", "/d/*"],
+            "--dead-letter: topic '/d/*' has a wildcard",
+        ),
         (["--durable", "a b"], "--durable: name 'a b' must have"),
         (["--group", "a/b"], "--group: name 'a/b' must have"),
         (["--group", "a", "--order", "fifo"], "order 'fifo' is not available"),
@@ -302,7 +315,7 @@ def aside(broker: BrokerThread, name: str) -> str:
 def test_what_is_set_aside_is_listed(broker: BrokerThread, aside: str) -> None:
     shown = tidings("dead", broker.url, aside).stdout.splitlines()
     assert len(shown) == 3
-    assert "attempts) " in shown[0] and shown[0].endswith(f": /{aside} n=0 | one")
+    assert " (1 attempt) " in shown[0] and shown[0].endswith(f": /{aside} n=0 | one")
     assert shown[1].endswith(f": /{aside} n=1 | \\xff")
     done = tidings("dead", broker.url, aside, "--json")
     found = [json.loads(line) for line in done.stdout.splitlines()]

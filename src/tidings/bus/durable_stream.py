@@ -17,7 +17,13 @@ from tidings.bus.positions import Places
 from tidings.bus.stream import Stream, leave_out
 from tidings.core.client.arrivals import Ranges, merged
 from tidings.core.client.dead_letter import dead_letter
-from tidings.core.errors import ConnectionFailed, DeliveriesExhausted, NotHeld, SubscriptionRefused
+from tidings.core.errors import (
+    ConnectionFailed,
+    DeliveriesExhausted,
+    NotHeld,
+    SubscriptionRefused,
+    TopicError,
+)
 from tidings.core.events.event import Event
 from tidings.core.events.payload import typed_payload
 from tidings.core.events.run import Arrival, Stretch
@@ -382,8 +388,15 @@ def make_durability(
         raise ValueError("a subscription is durable or a member of a group: a group is durable already")
     name = group if durable is None else durable
     if name is None:
-        other = None if max_unacked == MAX_UNACKED else max_unacked
-        _check_unused(group_by, keep_for, max_deliveries, dead_letter, takeover or None, ack, other)
+        _check_unused(
+            ack=None if ack == "auto" else ack,
+            takeover=takeover or None,
+            keep_for=keep_for,
+            max_unacked=None if max_unacked == MAX_UNACKED else max_unacked,
+            max_deliveries=max_deliveries,
+            dead_letter=dead_letter,
+            group_by=group_by,
+        )
         return None
     _check_name(name)
     if group and subscription.order is not Order.NONE:
@@ -393,10 +406,12 @@ def make_durability(
         )
     if ack not in ("auto", "manual"):
         raise ValueError(f'ack must be "auto" or "manual", not {ack!r}')
-    if group_by is not None and (not group or not group_by):
-        raise ValueError("group_by is the name of an attribute, and for groups only")
+    if group_by is not None and not group:
+        raise ValueError("group_by needs group=")
+    if group_by is not None and (not isinstance(group_by, str) or not group_by):
+        raise ValueError(f"group_by must be the name of an attribute, not {group_by!r}")
     if takeover and group:
-        raise ValueError("a group has many members: there is nothing to take over")
+        raise ValueError("takeover needs durable=: a group has many members")
     if not _is_count(max_unacked) or max_unacked > MAX_UNACKED_LIMIT:
         raise ValueError(f"max_unacked must be between 1 and {MAX_UNACKED_LIMIT:,}, not {max_unacked!r}")
     if max_deliveries is not None and not _is_count(max_deliveries):
@@ -415,11 +430,11 @@ def make_durability(
     )
 
 
-def _check_unused(*options: object) -> None:
-    if any(option not in (None, "auto") for option in options):
-        raise ValueError(
-            "ack, takeover, keep_for, max_unacked, max_deliveries, dead_letter and group_by need durable= or group="
-        )
+def _check_unused(**options: object) -> None:
+    for name, value in options.items():
+        if value is not None:
+            needed = {"group_by": "group=", "takeover": "durable="}.get(name, "durable= or group=")
+            raise ValueError(f"{name} needs {needed}")
 
 
 def _is_count(value: object) -> bool:
@@ -450,6 +465,9 @@ def _check_dead_letter(subscription: Subscription, topic: str | None, max_delive
         return
     if max_deliveries is None:
         raise ValueError("dead_letter needs max_deliveries: without it, events are delivered without limit")
-    check_topic(topic)
+    try:
+        check_topic(topic)
+    except TopicError as error:
+        raise TopicError(f"dead_letter: {error}") from None
     if any(pattern.matches(topic) for pattern in subscription.interest().topics) or not subscription.topics:
         raise ValueError(f"dead_letter {topic!r} is among the subscription's own topics")

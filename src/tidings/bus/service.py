@@ -46,6 +46,7 @@ class SetAside(NamedTuple):
 
     number: int
     attempts: int
+    """How often an application was given it."""
     event: Event
 
 

@@ -138,7 +138,7 @@ def subscribe(
 ) -> Stream:
     """Return the stream; report options that do not fit together."""
     from tidings.bus.durable_stream import DurableStream
-    from tidings.core.errors import TidingsError
+    from tidings.core.errors import TidingsError, TopicError
 
     # We acknowledge when the lines are printed: many at once, which is later than when the next one is read.
     acknowledging: dict[str, Any] = {"ack": "manual", **held} if held else {}
@@ -146,12 +146,15 @@ def subscribe(
         stream = bus.subscribe(
             *topics, where=where, order=order.value, start=start, archive=archive, **acknowledging
         )
-    except ValueError as error:
+    except (ValueError, TopicError) as error:
+        text = str(error)
+        if text.startswith("dead_letter"):
+            reason = text.removeprefix("dead_letter").lstrip(": ")
+            raise typer.BadParameter(reason, param_hint="--dead-letter") from None
         if isinstance(error, TidingsError):
             raise
         flag = "--durable" if "durable" in held else "--group"
-        flag = "--start" if start != "new" else flag
-        raise typer.BadParameter(str(error), param_hint=flag) from None
+        raise typer.BadParameter(text, param_hint="--start" if start != "new" else flag) from None
     if isinstance(stream, DurableStream):
         stream.may_do_without("ack")
     return stream
