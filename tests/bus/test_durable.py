@@ -273,6 +273,27 @@ def test_acknowledging_by_hand() -> None:
     run(scenario)
 
 
+def test_an_event_of_an_earlier_life_cannot_be_acknowledged() -> None:
+    async def scenario(net: TestNetwork) -> None:
+        async with net.connect("b1") as bus, net.connect("b2") as other:
+            async with bus.subscribe("/jobs", durable="billing", ack="manual") as stream:
+                await publish(bus, 1)
+                before = await stream.get(30)
+            for client in (bus, other):
+                async with client.subscribe("/jobs", durable="billing", ack="manual") as stream:
+                    again = await stream.get(30)
+                    assert again.redelivered
+                    with pytest.raises(NotHeld, match="cannot be acknowledged: the stream was left"):
+                        await before.ack()
+                    with pytest.raises(NotHeld, match="cannot be given back: the stream was left"):
+                        await before.nack()
+                    before = again
+            async with bus.subscribe("/jobs", durable="billing", ack="manual") as stream:
+                assert await read(stream, 1) == [(1, 4)]
+
+    run(scenario)
+
+
 def test_fifo_holds_across_a_refusal() -> None:
     async def scenario(net: TestNetwork) -> None:
         async with net.connect("b1") as bus:
