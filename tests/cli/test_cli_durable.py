@@ -165,6 +165,16 @@ def test_a_subscription_that_is_held_is_refused_and_taken_over(broker: BrokerThr
         broker.run(bus.close())
 
 
+def test_who_waits_for_a_broker_is_told_which(
+    broker: BrokerThread, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidings.bus.durable_stream.DurableStream.uncovered", ("b7",))
+    done = tidings("sub", broker.url, f"/{name}", "--durable", name, "--timeout", 0.1)
+    assert done.stderr == "subscribed\ntidings: waits for what broker b7 keeps\n"
+    done = tidings("sub", broker.url, f"/{name}", "--durable", name, "--timeout", 0.1, "--json")
+    assert done.stderr.splitlines()[1] == '{"notice": "waits for what broker b7 keeps"}'
+
+
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
@@ -241,7 +251,7 @@ def test_rows_of_other_brokers_may_lack_columns(capsys: pytest.CaptureFixture[st
 
 def test_a_network_without_durable_subscriptions() -> None:
     with BrokerThread(mode="best-effort") as other:
-        assert "no durable subscriptions" in tidings("subscriptions", other.url).stderr
+        assert "nothing is kept here for durable subscriptions" in tidings("subscriptions", other.url).stderr
         for arguments in (["subscriptions"], ["cancel", "x"], ["sub", "/a", "--durable", "x"]):
             done = tidings(arguments[0], other.url, *arguments[1:])
             assert (done.returncode, done.stdout, done.stderr.count("\n")) == (4, "", 1)

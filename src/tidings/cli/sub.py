@@ -29,7 +29,7 @@ from tidings.cli.shared.line_options import (
     Timestamps,
     make_printer,
 )
-from tidings.cli.shared.notices import log_as_notices
+from tidings.cli.shared.notices import log_as_notices, notice
 from tidings.cli.shared.options import (
     ClientName,
     ConnectTimeout,
@@ -183,6 +183,8 @@ async def print_events(
         # On stderr, for scripts that must not publish earlier.
         sys.stderr.write('{"event": "subscribed"}\n' if printer.as_json else "subscribed\n")
         sys.stderr.flush()
+        if held and stream.uncovered:
+            notice(f"waits for what broker {' and '.join(stream.uncovered)} keeps", as_json=printer.as_json)
         try:
             async with asyncio.timeout(timeout_s):
                 async for event in stream:
