@@ -350,8 +350,11 @@ def test_without_a_dead_letter_it_is_set_aside_or_ends_the_order(order: Any) -> 
                 await publish(bus, 1)
                 await (await stream.get(30)).nack()
                 if order == "fifo":
-                    with pytest.raises(DeliveriesExhausted):
+                    with pytest.raises(
+                        DeliveriesExhausted, match="'billing' was delivered once and never ack"
+                    ):
                         await stream.get(5)
+                    await stream.cancel()  # as the error says
                     return
                 with pytest.raises(TimeoutError):
                     await stream.get(5)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from tidings.bus.positions import Places
 from tidings.bus.stream import Stream, leave_out
 from tidings.core.client.arrivals import Ranges, merged
-from tidings.core.client.dead_letter import dead_letter
+from tidings.core.client.dead_letter import dead_letter, times
 from tidings.core.errors import (
     ConnectionFailed,
     DeliveriesExhausted,
@@ -289,7 +289,7 @@ class DurableStream(Stream):
         self._hand.pop(held.number, None)
         if self.subscription.order is not Order.NONE:
             error = DeliveriesExhausted(
-                f"event {event.id} of {self.durability.name!r} was delivered {limit} times and never acknowledged; "
+                f"event {event.id} of {self.durability.name!r} was delivered {times(limit)} and never acknowledged; "
                 "give the subscription a dead_letter, or cancel it"
             )
             self.fail(error)
@@ -297,7 +297,7 @@ class DurableStream(Stream):
         held.over = "it was set aside"
         self.set_aside += 1
         self._service.give_back(self.subscription.id, held.number, 0, aside=True)
-        log.warning("%s set event %s aside after %d deliveries", self.durability.name, event.id, limit)
+        log.warning("%r set event %s aside: delivered %s", self.durability.name, str(event.id), times(limit))
         return True
 
     # --- Attaching and detaching
