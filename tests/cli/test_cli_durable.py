@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from itertools import count
 from pathlib import Path
@@ -163,6 +164,25 @@ def test_a_subscription_that_is_held_is_refused_and_taken_over(broker: BrokerThr
         attach(broker, f"/{name}", "--durable", name, "--takeover")
     finally:
         broker.run(bus.close())
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ([], "subscribed\ntidings: 1 event had expired and was not shown\n"),
+        (["--json"], '{"event": "subscribed"}\n{"notice": "1 event had expired and was not shown"}\n'),
+    ],
+)
+def test_what_expired_is_told_at_the_end(
+    broker: BrokerThread, name: str, flags: list[str], told: str
+) -> None:
+    attach(broker, f"/{name}", "--durable", name)
+    assert tidings("pub", broker.url, f"/{name}", "old", "--expires", "0.01s").returncode == 0
+    time.sleep(0.05)
+    publish(broker, f"/{name}", b"new")
+    done = tidings("sub", broker.url, f"/{name}", "--durable", name, "--count", 1, *flags)
+    assert (done.returncode, done.stderr) == (0, told)
+    assert "new" in done.stdout and "old" not in done.stdout
 
 
 def test_who_waits_for_a_broker_is_told_which(

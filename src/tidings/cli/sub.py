@@ -39,7 +39,7 @@ from tidings.cli.shared.options import (
     Url,
     make_bus,
 )
-from tidings.cli.shared.output import discard_output, json_line
+from tidings.cli.shared.output import counted, discard_output, json_line
 from tidings.cli.shared.subscription_options import (
     Count,
     OrderFlag,
@@ -199,6 +199,9 @@ async def print_events(
             return
         finally:
             await flush()
+            if stream.expired:
+                were = "was" if stream.expired == 1 else "were"
+                notice(f"{counted(stream.expired)} had expired and {were} not shown", as_json=printer.as_json)
 
 
 async def acknowledge(events: list[Event]) -> None:
