@@ -208,7 +208,7 @@ def test_who_waits_for_a_broker_is_told_which(
             ["--durable", "a", "--keep-for", "long"],
             "--keep-for: expected a value such as 12h or 7d, not 'long'",
         ),
-        (["--durable", "a", "--keep-for", "0d"], "--keep-for: must be above 0, not '0d'"),
+        (["--durable", "a", "--keep-for", "0d"], "--keep-for: must be above 0, such as 12h or 7d, not '0d'"),
         (["--durable", "a", "--keep-for", "1e9d"], "--keep-for: at most 11574d"),
         (["--durable", "a", "--max-unacked", "0"], "--max-unacked: expected a whole number from 1"),
         (["--max-unacked", "3"], "--max-unacked: requires"),

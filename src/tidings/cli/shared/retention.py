@@ -45,7 +45,7 @@ def parse_quantity(text: str, units: dict[str, int] | dict[str, float], flag: st
     except (ValueError, KeyError):
         value = -1.0
     if value == 0:
-        raise typer.BadParameter(f"must be above 0, not {text!r}", param_hint=flag)
+        raise typer.BadParameter(f"must be above 0, such as {example}, not {text!r}", param_hint=flag)
     if not 0 < value < float(1 << 62):
         raise typer.BadParameter(f"expected a value such as {example}, not {text!r}", param_hint=flag)
     return value
