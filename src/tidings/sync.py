@@ -10,6 +10,7 @@ An event loop runs in its own thread; every call blocks until the loop has the r
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -353,6 +354,8 @@ class SyncBus(AbstractContextManager["SyncBus"]):
         if self._loop is None:
             raise ConnectionFailed(NOT_OPEN)
         check_handler(handler)
+        if inspect.iscoroutinefunction(handler):
+            raise ValueError(f"handler must be a plain function here, not a coroutine function: {handler!r}")
 
         async def handle(event: Event) -> Any:
             return await asyncio.get_running_loop().run_in_executor(threads, handler, event)

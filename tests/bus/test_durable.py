@@ -12,7 +12,13 @@ import pytest
 
 from tidings.bus.bus import Bus
 from tidings.bus.stream import Stream
-from tidings.core.errors import DeliveriesExhausted, NotHeld, SubscriptionRefused
+from tidings.core.errors import (
+    ConnectionFailed,
+    DeliveriesExhausted,
+    NotHeld,
+    SubscriptionRefused,
+    TopicError,
+)
 from tidings.testing import TestNetwork, simulate
 
 Scenario = Callable[[TestNetwork], Awaitable[None]]
@@ -159,7 +165,11 @@ def test_whoever_attaches_must_want_the_same(options: dict[str, Any], why: str) 
         ),
         (("/jobs",), {}, "has the filter n > 1"),
         (("/jobs", "/more"), {"where": "n > 1"}, "has topics /jobs; all members"),
-        (("/jobs",), {"where": "n > 1", "group_by": "key"}, "is grouped by nothing"),
+        (
+            ("/jobs",),
+            {"where": "n > 1", "group_by": "key"},
+            "is grouped by no attribute; all members do the same",
+        ),
     ],
 )
 def test_members_of_a_group_want_the_same(topics: tuple[str, ...], options: Any, why: str) -> None:
@@ -229,12 +239,46 @@ def test_cancelling_drops_what_waits() -> None:
                 await publish(bus, 1, 2)
                 event = await stream.get(30)
                 await stream.cancel()
-                with pytest.raises(NotHeld, match="cancelled 'billing'"):
+                with pytest.raises(NotHeld, match=r"cannot be given back: .* cancelled"):
                     await event.nack()
             assert (await bus.status())["durable"] == []
             async with bus.subscribe("/jobs", durable="billing") as stream:
                 await publish(bus, 3)
                 assert await read(stream, 1) == [(3, 1)]
+
+    run(scenario)
+
+
+def test_the_loop_that_cancels_ends() -> None:
+    async def scenario(net: TestNetwork) -> None:
+        async with net.connect("b1") as bus, bus.subscribe("/jobs", durable="billing") as stream:
+            await publish(bus, 1, 2)
+            seen = []
+            async for event in stream:
+                seen.append(event.attributes["n"])
+                await stream.cancel()
+            assert seen == [1]
+            with pytest.raises(ConnectionFailed, match="closed"):
+                await stream.get(5)
+            with pytest.raises(SubscriptionRefused, match="cancelled before"):
+                await stream.cancel()
+
+    run(scenario)
+
+
+def test_who_lost_the_name_does_not_cancel_it() -> None:
+    async def scenario(net: TestNetwork) -> None:
+        async with net.connect("b1", name="old") as bus, net.connect("b2", name="new") as other:
+            async with bus.subscribe("/jobs", durable="billing") as stream:
+                async with other.subscribe("/jobs", durable="billing", takeover=True) as successor:
+                    with pytest.raises(SubscriptionRefused, match="client new at broker b2 took over"):
+                        await stream.get(30)
+                    with pytest.raises(
+                        SubscriptionRefused, match=r"'billing' is not cancelled, .* new .* took over"
+                    ):
+                        await stream.cancel()
+                    await publish(bus, 1)
+                    assert await read(successor, 1) == [(1, 1)]
 
     run(scenario)
 
@@ -248,10 +292,35 @@ def test_acknowledging_by_hand() -> None:
                 with pytest.raises(TimeoutError):
                     await stream.get(1)
                 await one.ack()
-                with pytest.raises(NotHeld, match="before"):
+                with pytest.raises(NotHeld, match="cannot be acknowledged: it was acknowledged before"):
                     await one.ack()
+                with pytest.raises(NotHeld, match="cannot be given back: it was acknowledged before"):
+                    await one.nack()
                 await two.nack(after=5)
+                with pytest.raises(NotHeld, match="cannot be acknowledged: it was given back before"):
+                    await two.ack()
                 assert await read(stream, 2) == [(3, 1), (2, 2)]
+
+    run(scenario)
+
+
+def test_an_event_of_an_earlier_life_cannot_be_acknowledged() -> None:
+    async def scenario(net: TestNetwork) -> None:
+        async with net.connect("b1") as bus, net.connect("b2") as other:
+            async with bus.subscribe("/jobs", durable="billing", ack="manual") as stream:
+                await publish(bus, 1)
+                before = await stream.get(30)
+            for client in (bus, other):
+                async with client.subscribe("/jobs", durable="billing", ack="manual") as stream:
+                    again = await stream.get(30)
+                    assert again.redelivered
+                    with pytest.raises(NotHeld, match="cannot be acknowledged: the stream was left"):
+                        await before.ack()
+                    with pytest.raises(NotHeld, match="cannot be given back: the stream was left"):
+                        await before.nack()
+                    before = again
+            async with bus.subscribe("/jobs", durable="billing", ack="manual") as stream:
+                assert await read(stream, 1) == [(1, 4)]
 
     run(scenario)
 
@@ -286,6 +355,23 @@ def test_an_event_that_is_delivered_too_often_becomes_a_dead_letter() -> None:
     run(scenario)
 
 
+def test_a_batch_has_nothing_that_was_delivered_too_often() -> None:
+    async def scenario(net: TestNetwork) -> None:
+        async with net.connect("b1") as bus, bus.subscribe("/dead") as dead:
+            options = {"durable": "billing", "ack": "manual", "max_deliveries": 1, "dead_letter": "/dead"}
+            async with bus.subscribe("/jobs", **options) as stream:  # type: ignore[arg-type]
+                await publish(bus, 1, 2, 3)
+                await asyncio.sleep(1)
+                await (await stream.get(30)).nack()
+                await asyncio.sleep(1)  # it waits behind the others now
+                async for batch in stream.batches(10, 0.5):
+                    assert [event.attributes["n"] for event in batch] == [2, 3]
+                    break
+                assert (await dead.get(30)).attributes["n"] == 1
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("order", ["none", "fifo"])
 def test_without_a_dead_letter_it_is_set_aside_or_ends_the_order(order: Any) -> None:
     async def scenario(net: TestNetwork) -> None:
@@ -295,15 +381,18 @@ def test_without_a_dead_letter_it_is_set_aside_or_ends_the_order(order: Any) -> 
                 await publish(bus, 1)
                 await (await stream.get(30)).nack()
                 if order == "fifo":
-                    with pytest.raises(DeliveriesExhausted):
+                    with pytest.raises(
+                        DeliveriesExhausted, match="'billing' was delivered once and never ack"
+                    ):
                         await stream.get(5)
+                    await stream.cancel()  # as the error says
                     return
                 with pytest.raises(TimeoutError):
                     await stream.get(5)
                 (share,) = (await bus.status())["durable"]
                 assert share["set_aside"] == stream.set_aside == 1
                 (aside,) = await bus.set_aside("billing")
-                assert (aside.attempts, aside.event.attributes["n"]) == (2, 1)
+                assert (aside.attempts, aside.event.attributes["n"]) == (1, 1)
                 assert await bus.release("billing", [aside.number]) == 1
                 again = await stream.get(30)
                 assert again.attempt == 1
@@ -514,36 +603,42 @@ def test_a_group_keeps_equal_values_together_and_waits_without_members() -> None
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "told"),
     [
-        {"durable": "a", "group": "b"},
-        {"durable": "no spaces"},
-        {"durable": "a", "keep_for": 0},
-        {"durable": "a", "keep_for": timedelta(0)},
-        {"durable": "a", "keep_for": -1},
-        {"durable": "a", "keep_for": 1e10},
-        {"durable": "a", "keep_for": float("nan")},
-        {"durable": "a", "keep_for": True},
-        {"durable": "a", "max_unacked": True},
-        {"durable": "a", "max_deliveries": True},
-        {"keep_for": 0},
-        {"max_unacked": 5},
-        {"max_deliveries": 0},
-        {"group_by": ""},
-        {"takeover": True},
-        {"durable": "a", "max_unacked": 0},
-        {"durable": "a", "max_deliveries": 3, "dead_letter": "/jobs"},
-        {"durable": "a", "dead_letter": "/dead"},
-        {"group": "a", "order": "total"},
-        {"ack": "manual"},
-        {"durable": "a", "group_by": "key"},
+        ({"durable": "a", "group": "b"}, "durable or a member of a group"),
+        ({"durable": "no spaces"}, "name 'no spaces' must have"),
+        ({"durable": "a", "keep_for": 0}, "keep_for must be a positive duration .* not 0"),
+        ({"durable": "a", "keep_for": timedelta(0)}, "keep_for must be"),
+        ({"durable": "a", "keep_for": -1}, "keep_for must be"),
+        ({"durable": "a", "keep_for": 1e10}, "keep_for must be"),
+        ({"durable": "a", "keep_for": float("nan")}, "keep_for must be"),
+        ({"durable": "a", "keep_for": True}, "keep_for must be"),
+        ({"durable": "a", "max_unacked": True}, "max_unacked must be"),
+        ({"durable": "a", "max_deliveries": True}, "max_deliveries must be"),
+        ({"keep_for": 0}, "keep_for needs durable= or group="),
+        ({"max_unacked": 5}, "max_unacked needs durable= or group="),
+        ({"max_deliveries": 0}, "max_deliveries needs durable= or group="),
+        ({"group_by": ""}, "group_by needs group="),
+        ({"group": "a", "group_by": ""}, "group_by must be the name of an attribute, not ''"),
+        ({"group": "a", "group_by": 7}, "group_by must be the name of an attribute, not 7"),
+        ({"takeover": True}, "takeover needs durable="),
+        ({"group": "a", "takeover": True}, "takeover needs durable="),
+        ({"durable": "a", "max_unacked": 0}, "max_unacked must be"),
+        ({"durable": "a", "max_deliveries": 3, "dead_letter": "/jobs"}, "'/jobs' is among .* own topics"),
+        ({"durable": "a", "dead_letter": "/dead"}, "dead_letter needs max_deliveries"),
+        ({"group": "a", "order": "total"}, "order 'total' is not available for a group"),
+        ({"ack": "manual"}, "ack needs durable= or group="),
+        ({"durable": "a", "ack": "never"}, 'ack must be "auto" or "manual"'),
+        ({"durable": "a", "group_by": "key"}, "group_by needs group="),
     ],
 )
-def test_options_that_do_not_fit_are_refused(options: dict[str, Any]) -> None:
+def test_options_that_do_not_fit_are_refused(options: dict[str, Any], told: str) -> None:
     async def scenario(net: TestNetwork) -> None:
         async with net.connect("b1") as bus:
-            with pytest.raises(ValueError, match=r"."):
+            with pytest.raises(ValueError, match=told):
                 bus.subscribe("/jobs", **options)
+            with pytest.raises(TopicError, match=r"dead_letter: topic '/d/\*' has a wildcard"):
+                bus.subscribe("/jobs", durable="a", max_deliveries=3, dead_letter="/d/*")
 
     run(scenario)
 

@@ -272,7 +272,8 @@ def test_a_network_without_sequencers_has_no_order() -> None:
         alone = local_bus(bus.network, "b0", "alone")
         async with alone:
             with pytest.raises(
-                tidings.SubscriptionRefused, match="requires sequencers, but this network has none"
+                tidings.SubscriptionRefused,
+                match="order 'total' requires sequencers, but this network has none",
             ):
                 async with alone.subscribe("/a", order="total"):
                     pass

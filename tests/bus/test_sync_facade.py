@@ -119,3 +119,11 @@ def test_a_connection_that_fails_leaves_no_thread() -> None:
     with pytest.raises(tidings.ConnectionFailed), bus:
         pass
     assert threads() == []
+
+
+def test_a_handler_that_is_a_coroutine_function_is_refused() -> None:
+    async def handler(event: tidings.Event) -> str:
+        return event.text
+
+    with tidings.sync.embedded() as bus, pytest.raises(ValueError, match="must be a plain function here"):
+        bus.serve("/price", handler)

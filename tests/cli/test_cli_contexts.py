@@ -279,14 +279,16 @@ def test_the_contexts_flags_are_defaults(tmp_path: Path, monkeypatch: pytest.Mon
     assert asked("sub", NEVER, "/a") == NEVER, "a URL of its own comes without the context's token"
 
 
-def test_values_of_the_file_are_checked_like_flags(path: Path) -> None:
+def test_values_of_the_file_are_checked_like_flags(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.parent.mkdir()
     path.write_text(f"current = 'x'\n[contexts.x]\nurl = '{NEVER}'\nconnect_timeout = 0.0\n")
     assert refused("status").startswith("--connect-timeout of context x: expected a number")
     path.write_text("current = 'x'\n[contexts.x]\nurl = 'localhost'\n")
     assert refused("status").startswith("context x: 'localhost' is not a broker's URL")
     path.write_text(f"current = 'y'\n[contexts.x]\nurl = '{NEVER}'\n")
-    assert refused("status").startswith("unknown context 'y'; known: x")
+    assert refused("status") == f"{path}: unknown context 'y'; known: x"
+    monkeypatch.setenv("TIDINGS_CONTEXT", "z")
+    assert refused("status") == "TIDINGS_CONTEXT: unknown context 'z'; known: x"
 
 
 def test_a_bad_variable_names_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from itertools import count
 from pathlib import Path
@@ -58,6 +59,9 @@ def rows(broker: BrokerThread) -> dict[str, Mapping[str, Any]]:
     done = tidings("subscriptions", broker.url, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     return {row["name"]: row for row in json.loads(done.stdout)}
+
+
+DEAD_LETTER = ["--durable", "a", "--max-deliveries", "1", "--dead-letter"]
 
 
 # --- tidings sub
@@ -165,24 +169,63 @@ def test_a_subscription_that_is_held_is_refused_and_taken_over(broker: BrokerThr
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
+        ([], "subscribed\ntidings: 1 event had expired and was not shown\n"),
+        (["--json"], '{"event": "subscribed"}\n{"notice": "1 event had expired and was not shown"}\n'),
+    ],
+)
+def test_what_expired_is_told_at_the_end(
+    broker: BrokerThread, name: str, flags: list[str], told: str
+) -> None:
+    attach(broker, f"/{name}", "--durable", name)
+    assert tidings("pub", broker.url, f"/{name}", "old", "--expires", "0.01s").returncode == 0
+    time.sleep(0.05)
+    publish(broker, f"/{name}", b"new")
+    done = tidings("sub", broker.url, f"/{name}", "--durable", name, "--count", 1, *flags)
+    assert (done.returncode, done.stderr) == (0, told)
+    assert "new" in done.stdout and "old" not in done.stdout
+
+
+def test_who_waits_for_a_broker_is_told_which(
+    broker: BrokerThread, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidings.bus.durable_stream.DurableStream.uncovered", ("b7",))
+    done = tidings("sub", broker.url, f"/{name}", "--durable", name, "--timeout", 0.1)
+    assert done.stderr == "subscribed\ntidings: waits for what broker b7 keeps\n"
+    done = tidings("sub", broker.url, f"/{name}", "--durable", name, "--timeout", 0.1, "--json")
+    assert done.stderr.splitlines()[1] == '{"notice": "waits for what broker b7 keeps"}'
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
         (["--durable", "a", "--group", "b"], "--group: not allowed with --durable"),
-        (["--group-by", "x"], "--group-by: requires --durable or --group"),
+        (["--group-by", "x"], "--group-by: requires --group"),
         (["--durable", "a", "--group-by", "x"], "--group-by: requires --group"),
-        (["--takeover"], "--takeover: requires --durable or --group"),
+        (["--takeover"], "--takeover: requires --durable"),
         (["--group", "a", "--takeover"], "--takeover: requires --durable"),
         (["--keep-for", "1d"], "--keep-for: requires --durable or --group"),
         (
             ["--durable", "a", "--keep-for", "long"],
             "--keep-for: expected a value such as 12h or 7d, not 'long'",
         ),
-        (["--durable", "a", "--keep-for", "0d"], "--keep-for"),
+        (["--durable", "a", "--keep-for", "0d"], "--keep-for: must be above 0, such as 12h or 7d, not '0d'"),
         (["--durable", "a", "--keep-for", "1e9d"], "--keep-for: at most 11574d"),
         (["--durable", "a", "--max-unacked", "0"], "--max-unacked: expected a whole number from 1"),
         (["--max-unacked", "3"], "--max-unacked: requires"),
         (["--durable", "a", "--max-deliveries", "0"], "--max-deliveries: expected a whole number"),
         (["--durable", "a", "--dead-letter", "/d"], "--dead-letter: requires --max-deliveries"),
-        (["--durable", "a", "--max-deliveries", "1", "--dead-letter", "/a"], "own topics"),
-        (["--durable", "a", "--max-deliveries", "1", "--dead-letter", "d"], "must start with '/'"),
+        (
+            ["--durable", "a", "--max-deliveries", "1", "--dead-letter", "/a"],
+            "--dead-letter: '/a' is among the subscription's own topics",
+        ),
+        (
+            ["--durable", "a", "--max-deliveries", "1", "--dead-letter", "d"],
+            "--dead-letter: topic 'd' must start with '/'",
+        ),
+        (
+            ["--durable", "a", "--max-deliveries", "1", "--dead-letter", "/d/*"],
+            "--dead-letter: topic '/d/*' has a wildcard",
+        ),
         (["--durable", "a b"], "--durable: name 'a b' must have"),
         (["--group", "a/b"], "--group: name 'a/b' must have"),
         (["--group", "a", "--order", "fifo"], "order 'fifo' is not available"),
@@ -228,7 +271,7 @@ def test_rows_of_other_brokers_may_lack_columns(capsys: pytest.CaptureFixture[st
 
 def test_a_network_without_durable_subscriptions() -> None:
     with BrokerThread(mode="best-effort") as other:
-        assert "no durable subscriptions" in tidings("subscriptions", other.url).stderr
+        assert "nothing is kept here for durable subscriptions" in tidings("subscriptions", other.url).stderr
         for arguments in (["subscriptions"], ["cancel", "x"], ["sub", "/a", "--durable", "x"]):
             done = tidings(arguments[0], other.url, *arguments[1:])
             assert (done.returncode, done.stdout, done.stderr.count("\n")) == (4, "", 1)
@@ -302,7 +345,7 @@ def aside(broker: BrokerThread, name: str) -> str:
 def test_what_is_set_aside_is_listed(broker: BrokerThread, aside: str) -> None:
     shown = tidings("dead", broker.url, aside).stdout.splitlines()
     assert len(shown) == 3
-    assert "attempts) " in shown[0] and shown[0].endswith(f": /{aside} n=0 | one")
+    assert " (1 attempt) " in shown[0] and shown[0].endswith(f": /{aside} n=0 | one")
     assert shown[1].endswith(f": /{aside} n=1 | \\xff")
     done = tidings("dead", broker.url, aside, "--json")
     found = [json.loads(line) for line in done.stdout.splitlines()]

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -174,3 +175,34 @@ def test_whom_a_library_forgot_ends_with_the_command() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == (f"{-signal.SIGTERM}\n", "")
+
+
+SLOWLY_READ = """
+import signal, sys
+from tidings.cli.shared.descriptors import buffer_output
+
+signal.signal(signal.SIGTERM, lambda number, frame: None)
+buffer_output()
+print("ready", file=sys.stderr, flush=True)
+sys.stdout.write("x" * 300_000 + "\\n")
+sys.stdout.flush()
+"""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_signal_cuts_nothing_off_that_is_printed(unbuffered: str) -> None:
+    """The reader is slow, so that the write waits when the signal comes."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOWLY_READ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )
+    with process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stderr.readline() == "ready\n"
+        time.sleep(0.3)
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        assert len(process.stdout.read()) == 300_001

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,11 @@ from tidings.core.overlay.guaranteed.share_takeovers import ShareTakeovers
 from tidings.core.overlay.guaranteed.shares import Shares
 from tidings.core.sharing.one_of_n import OneOfN
 from tidings.core.sharing.shared_queue import SharedQueue
+from tidings.lab import share_campaign
 from tidings.lab.seeds import blocks
 from tidings.lab.share_campaign import main, replay_command, run_seed
 from tidings.lab.share_scenarios import share_scenario
+from tidings.scenarios.checking import only_clients_crash
 from tidings.scenarios.file.load import parse_scenario
 from tidings.scenarios.file.schema import CrashFault, PauseFault
 
@@ -47,6 +50,42 @@ def test_durable_subscriptions_and_groups_keep_their_promises(seeds: range, kind
     failed = [str(result) for result in results if result.failed]
     assert not failed, "\n".join(failed)
     assert sum(result.delivered for result in results) > 50 * len(seeds)
+
+
+def without_other_faults(text: str) -> str:
+    """Return the scenario with no faults but crashes of clients."""
+    parts = re.split(r"(?m)^(?=\[)", text)
+    clients = {
+        name
+        for part in parts
+        if part.startswith(("[[publisher]]", "[[subscriber]]"))
+        for name in re.findall(r'(?m)^name = "(.*?)"', part)
+    }
+
+    def is_kept(part: str) -> bool:
+        if not part.startswith("[[fault]]"):
+            return True
+        (nodes,) = re.findall(r"(?m)^nodes = \[(.*?)\]", part) or [""]
+        names = set(re.findall('"(.*?)"', nodes))
+        return 'kind = "crash"' in part and bool(names) and names <= clients
+
+    return "".join(filter(is_kept, parts))
+
+
+def test_in_calm_runs_nothing_comes_again_without_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        share_campaign,
+        "share_scenario",
+        lambda seed, **variant: without_other_faults(share_scenario(seed, **variant)),
+    )
+    crashes = 0
+    for seed in range(24):
+        for variant in share_campaign.VARIANTS:
+            scenario = parse_scenario(without_other_faults(share_scenario(seed, **variant)))
+            assert only_clients_crash(scenario)
+            crashes += len(scenario.faults)
+            assert not run_seed(seed, **variant).problems
+    assert crashes > 100
 
 
 FOUND = (204, 389, 581, 794, 1103, 1144, 1204, 100270)

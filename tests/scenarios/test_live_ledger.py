@@ -185,3 +185,19 @@ def test_what_waited_for_a_share_that_ended_is_owed_to_nobody(tmp_path: Path) ->
         (None, 100, "b1:1:2"),
     ]
     assert group(trace).holds and group(trace).counts == {"expected": 1, "done": 1, "repeated": 0}
+
+
+def test_nobody_waits_for_what_a_group_was_given_too_late(tmp_path: Path) -> None:
+    plan = expand(parse_scenario(WORKERS, name="test"))
+    with TraceWriter(tmp_path) as writer:
+        ledger = RunLedger(writer, plan.subscribers, keeps=True)
+        ledger.take(words.Requested("w0", "w0#0", ("/a",), 1))
+        ledger.take(words.Accepted("w0", "w0#0", 10))
+        ledger.take(words.PublishedReport("p", 1, "/a", {}, 0, 20, 25))
+        ledger.take(words.Confirmed("p", 1, 1, 21))
+        assert ledger.under_way
+        ledger.take(words.ExpiredReport("w0", "w0#0", "p", 1, 20))
+        assert not ledger.under_way
+        ledger.take(words.Requested("w1", "w1#0", ("/a",), 30))
+        ledger.take(words.Accepted("w1", "w1#0", 31))
+        assert not ledger.under_way

@@ -145,3 +145,42 @@ def test_an_older_trace_is_audited_as_before(tmp_path: Path) -> None:
 )
 def test_a_family_goes_to_one_bucket(starts: list[bool] | None, bounds: tuple[int, ...]) -> None:
     assert buckets([5, 5, 5, 5], 5, starts) == bounds
+
+
+@pytest.mark.parametrize(
+    ("summary", "faults", "code"),
+    [
+        ({"mode": "guaranteed", "virtual_s": 1.0}, [], 1),
+        ({"mode": "guaranteed", "virtual_s": 1.0}, [("crash", "g", 1, 2)], 1),
+        ({"mode": "guaranteed", "virtual_s": 1.0}, [("crash", "b0", 1, 2)], 0),
+        ({"mode": "guaranteed", "virtual_s": 1.0}, [("pause", "g", 1, 2)], 0),
+        ({"mode": "guaranteed", "virtual_s": 1.0, "settled_s": 0.5}, [], 0),
+        ({"mode": "guaranteed"}, [], 0),
+    ],
+)
+def test_a_mark_without_a_departure_is_found_where_only_clients_fail(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    summary: dict[str, object],
+    faults: list[tuple[str, str, int, int]],
+    code: int,
+) -> None:
+    rows = shared_rows()
+    place = next(place for place, row in enumerate(rows.delivered) if row.subscriber == "g")
+    rows.delivered[place] = rows.delivered[place]._replace(attempt=2)
+    trace = Trace.from_rows(
+        published=rows.published,
+        subscribed=rows.subscribed,
+        delivered=rows.delivered,
+        faults=faults,
+        nodes=[
+            ("b0", "broker", None, None, None),
+            *((name, "subscriber", "b0", None, None) for name in "dghl"),
+        ],
+    )
+    write_trace(trace, tmp_path)
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    assert main.run(["audit", "--here", "--quiet", str(tmp_path)]) == code
+    assert (
+        "is marked although too few holders went away" in " ".join(capsys.readouterr().out.split())
+    ) == bool(code)

@@ -193,7 +193,7 @@ def test_mistakes_are_told_in_one_line(network: NetworkThread, name: str) -> Non
         assert words in str(raised.value) and "\n" not in str(raised.value)
 
     told(f"'{name}' has topics /{name}/*; cancel it to select something else", subscribe="/other")
-    told(f"'{name}' has the filter none; cancel it", where="n > 1")
+    told(f"'{name}' has no filter; cancel it", where="n > 1")
     told("option durable 'a b' must have", durable="a b")
     told("options archive and durable exclude each other", archive="/a")
     for position, words in (

@@ -122,8 +122,10 @@ class BusShares:
         more = True
         while more:
             shown = await self._ask_aside(name, after=found[-1].number if found else 0)
+            # The delivery with which its holder gave an event up was shown to nobody.
             found += [
-                SetAside(number, attempts, decode_event(Raw(raw))) for number, attempts, raw in shown.events
+                SetAside(number, max(attempts - 1, 1), decode_event(Raw(raw)))
+                for number, attempts, raw in shown.events
             ]
             more = shown.more and bool(shown.events)
         return found

@@ -16,8 +16,14 @@ from typing import TYPE_CHECKING, Literal, Self
 from tidings.bus.positions import Places
 from tidings.bus.stream import Stream, leave_out
 from tidings.core.client.arrivals import Ranges, merged
-from tidings.core.client.dead_letter import dead_letter
-from tidings.core.errors import ConnectionFailed, DeliveriesExhausted, NotHeld, SubscriptionRefused
+from tidings.core.client.dead_letter import dead_letter, times
+from tidings.core.errors import (
+    ConnectionFailed,
+    DeliveriesExhausted,
+    NotHeld,
+    SubscriptionRefused,
+    TopicError,
+)
 from tidings.core.events.event import Event
 from tidings.core.events.payload import typed_payload
 from tidings.core.events.run import Arrival, Stretch
@@ -77,21 +83,21 @@ class HeldEvent:
         """Why it is no longer held; empty while it is."""
 
     async def ack(self) -> None:
-        self._end("it was acknowledged before")
+        self._end("it was acknowledged before", "acknowledged")
         await self.stream.acknowledge(self)
 
     def nack(self, after: float | timedelta) -> None:
         after_s = after.total_seconds() if isinstance(after, timedelta) else after
         if not isinstance(after_s, int | float) or not 0 <= after_s <= 1e9:
             raise ValueError(f"after must be a duration of at least 0 s, not {after!r}")
-        self._end("it was given back before")
+        self._end("it was given back before", "given back")
         self.stream.give_back(self, int(after_s * 1e9))
 
-    def _end(self, why: str) -> None:
+    def _end(self, why: str, done: str) -> None:
         if self.stream.durability.ack != "manual":
             raise NotHeld('this stream acknowledges by itself: subscribe with ack="manual"')
         if self.over:
-            raise NotHeld(f"the event cannot be acknowledged: {self.over}")
+            raise NotHeld(f"the event cannot be {done}: {self.over}")
         self.over = why
 
 
@@ -118,6 +124,8 @@ class DurableStream(Stream):
         self._done_count = 0
         self._report_after = max(durability.max_unacked // REPORTS_PER_WINDOW, 1)
         self._attached = False
+        self._cancels = False
+        """This stream cancels its subscription: that ends it without an error."""
 
     def may_do_without(self, *options: Literal["ack", "max_unacked"]) -> None:
         """Let these options count only where the network has acknowledgements; called before the stream is entered."""
@@ -173,7 +181,7 @@ class DurableStream(Stream):
         self._lose(reason or "the stream is detached")
         self._events.clear()
         self._waiting = 0
-        if reason:
+        if reason and not self._cancels:
             self.fail(SubscriptionRefused(reason))
 
     def finished(self, done: Ranges, refused: Ranges, reason: str = "") -> None:
@@ -243,6 +251,12 @@ class DurableStream(Stream):
             event = await super().__anext__()
         return event
 
+    async def _next_until(self, until: float) -> Event | None:
+        event = await super()._next_until(until)
+        while event is not None and await self._is_given_up(event):
+            event = await super()._next_until(until)
+        return event
+
     def _finish(self) -> None:
         """Acknowledge what was shown, in automatic mode: the reader asks for the next one."""
         self._taken = 0
@@ -283,7 +297,7 @@ class DurableStream(Stream):
         self._hand.pop(held.number, None)
         if self.subscription.order is not Order.NONE:
             error = DeliveriesExhausted(
-                f"event {event.id} of {self.durability.name!r} was delivered {limit} times and never acknowledged; "
+                f"event {event.id} of {self.durability.name!r} was delivered {times(limit)} and never acknowledged; "
                 "give the subscription a dead_letter, or cancel it"
             )
             self.fail(error)
@@ -291,7 +305,7 @@ class DurableStream(Stream):
         held.over = "it was set aside"
         self.set_aside += 1
         self._service.give_back(self.subscription.id, held.number, 0, aside=True)
-        log.warning("%s set event %s aside after %d deliveries", self.durability.name, event.id, limit)
+        log.warning("%r set event %s aside: delivered %s", self.durability.name, str(event.id), times(limit))
         return True
 
     # --- Attaching and detaching
@@ -331,11 +345,23 @@ class DurableStream(Stream):
             self._refuse(number, why)
 
     async def cancel(self) -> None:
+        name = self.durability.name
+        if self._cancels:
+            raise SubscriptionRefused(f"{name!r} was cancelled before")
         if not self._entered or self._closed:
             raise ValueError("a stream can be cancelled only inside its 'async with' block")
-        await self._service.cancel_durable(self.durability.name)
+        if not self._attached:  # the name may be somebody else's by now
+            raise SubscriptionRefused(f"{name!r} is not cancelled, this stream has ended: {self._failure}")
+        self._cancels = True
+        try:
+            await self._service.cancel_durable(name)
+        except BaseException:
+            self._cancels = False
+            raise
         self._attached = False
         self._lose("the subscription was cancelled")
+        self._closed = True
+        self._wake_all()
 
     async def _change(self, topics: tuple[str, ...], condition: str | None) -> None:
         raise SubscriptionRefused(
@@ -370,8 +396,15 @@ def make_durability(
         raise ValueError("a subscription is durable or a member of a group: a group is durable already")
     name = group if durable is None else durable
     if name is None:
-        other = None if max_unacked == MAX_UNACKED else max_unacked
-        _check_unused(group_by, keep_for, max_deliveries, dead_letter, takeover or None, ack, other)
+        _check_unused(
+            ack=None if ack == "auto" else ack,
+            takeover=takeover or None,
+            keep_for=keep_for,
+            max_unacked=None if max_unacked == MAX_UNACKED else max_unacked,
+            max_deliveries=max_deliveries,
+            dead_letter=dead_letter,
+            group_by=group_by,
+        )
         return None
     _check_name(name)
     if group and subscription.order is not Order.NONE:
@@ -381,10 +414,12 @@ def make_durability(
         )
     if ack not in ("auto", "manual"):
         raise ValueError(f'ack must be "auto" or "manual", not {ack!r}')
-    if group_by is not None and (not group or not group_by):
-        raise ValueError("group_by is the name of an attribute, and for groups only")
+    if group_by is not None and not group:
+        raise ValueError("group_by needs group=")
+    if group_by is not None and (not isinstance(group_by, str) or not group_by):
+        raise ValueError(f"group_by must be the name of an attribute, not {group_by!r}")
     if takeover and group:
-        raise ValueError("a group has many members: there is nothing to take over")
+        raise ValueError("takeover needs durable=: a group has many members")
     if not _is_count(max_unacked) or max_unacked > MAX_UNACKED_LIMIT:
         raise ValueError(f"max_unacked must be between 1 and {MAX_UNACKED_LIMIT:,}, not {max_unacked!r}")
     if max_deliveries is not None and not _is_count(max_deliveries):
@@ -403,11 +438,11 @@ def make_durability(
     )
 
 
-def _check_unused(*options: object) -> None:
-    if any(option not in (None, "auto") for option in options):
-        raise ValueError(
-            "ack, takeover, keep_for, max_unacked, max_deliveries, dead_letter and group_by need durable= or group="
-        )
+def _check_unused(**options: object) -> None:
+    for name, value in options.items():
+        if value is not None:
+            needed = {"group_by": "group=", "takeover": "durable="}.get(name, "durable= or group=")
+            raise ValueError(f"{name} needs {needed}")
 
 
 def _is_count(value: object) -> bool:
@@ -438,6 +473,9 @@ def _check_dead_letter(subscription: Subscription, topic: str | None, max_delive
         return
     if max_deliveries is None:
         raise ValueError("dead_letter needs max_deliveries: without it, events are delivered without limit")
-    check_topic(topic)
+    try:
+        check_topic(topic)
+    except TopicError as error:
+        raise TopicError(f"dead_letter: {error}") from None
     if any(pattern.matches(topic) for pattern in subscription.interest().topics) or not subscription.topics:
         raise ValueError(f"dead_letter {topic!r} is among the subscription's own topics")

@@ -137,7 +137,7 @@ class ApplicationHost(EventService):
         if subscription.order not in ORDERED:
             return
         if self._order is None:
-            raise SubscriptionRefused(f"order {subscription.order!r} {NO_SEQUENCERS}")
+            raise SubscriptionRefused(f"order {subscription.order.value!r} {NO_SEQUENCERS}")
         check_order(subscription, self._order.layout, lossless=self.lossless and self._patience is None)
 
     def without_order(self) -> Self:

@@ -38,7 +38,9 @@ PublishedEvent = tuple[str, Mapping[str, Scalar], Payload]
 Notify = Callable[[Event], None]
 """Called for every event of a subscription, in its order, on the event loop; it must not block."""
 
-NO_SHARES = "there are no durable subscriptions and no groups here: they need a guaranteed network"
+NO_SHARES = (
+    "nothing is kept here for durable subscriptions and groups: start the network with mode guaranteed"
+)
 
 
 class SetAside(NamedTuple):
@@ -46,6 +48,7 @@ class SetAside(NamedTuple):
 
     number: int
     attempts: int
+    """How often an application was given it."""
     event: Event
 
 

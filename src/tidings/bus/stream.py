@@ -171,11 +171,11 @@ class Stream:
         return self._service.uncovered(self.subscription.id)
 
     async def cancel(self) -> None:
-        """End a durable subscription or a group for good, and drop what waits for it.
+        """End a durable subscription or a group for good, and drop what waits for it. Iteration ends.
 
         Raises:
             ValueError: It is neither.
-            SubscriptionRefused: It does not exist any more.
+            SubscriptionRefused: It does not exist any more, or somebody took it over.
         """
         raise ValueError(
             "only a durable subscription or a group is cancelled; leave the block of another stream"

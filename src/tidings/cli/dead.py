@@ -23,7 +23,7 @@ from tidings.cli.shared.options import (
     option,
     read_token,
 )
-from tidings.cli.shared.output import discard_output, print_json, print_line
+from tidings.cli.shared.output import counted, discard_output, print_json, print_line
 from tidings.cli.shared.subscription_options import PayloadFlag, check_patterns
 
 if TYPE_CHECKING:
@@ -173,10 +173,6 @@ async def publish_again(bus: ApplicationHost, letters: Iterator[DeadLetter], *, 
         print_line(f"published {counted(published)} again")
 
 
-def counted(count: int) -> str:
-    return "1 event" if count == 1 else f"{count:,} events"
-
-
 # --- What a broker has set aside
 
 
@@ -217,6 +213,7 @@ def show_aside(rows: Sequence[SetAside], name: str, printer: Printer) -> None:
         if printer.as_json:
             print_json({"number": row.number, "attempts": row.attempts, **printer.fields(row.event)})
         else:
-            print_line(f"{row.number} ({row.attempts} attempts) {row.event.id}: {printer.text(row.event)}")
+            attempts = "1 attempt" if row.attempts == 1 else f"{row.attempts} attempts"
+            print_line(f"{row.number} ({attempts}) {row.event.id}: {printer.text(row.event)}")
     if not rows and not printer.as_json:
         print_line(f"nothing is set aside for {name}")

@@ -37,7 +37,7 @@ from tidings.cli.sequencer import sequencer
 from tidings.cli.serve import serve
 from tidings.cli.shared.command_class import Verb, Verbs, usage_message
 from tidings.cli.shared.connection_choice import with_context
-from tidings.cli.shared.descriptors import open_closed_descriptors
+from tidings.cli.shared.descriptors import buffer_output, open_closed_descriptors
 from tidings.cli.shared.exits import ExitCode, exit_code_of, message_of, report
 from tidings.cli.shared.output import discard_output
 from tidings.cli.shared.running import Stopped, end_children, raise_on_signals
@@ -173,6 +173,7 @@ def was_interrupted(error: BaseException | None) -> bool:
 def main() -> None:
     """Run the command line, handle signals throughout, and exit with its code."""
     open_closed_descriptors()
+    buffer_output()
     raise_on_signals()
     code = run(sys.argv[1:])
     exit_quietly_on_sigint()  # while the interpreter shuts down, which may take a moment

@@ -21,7 +21,7 @@ from tidings.cli.shared.options import (
     option,
     read_token,
 )
-from tidings.cli.shared.output import print_json, print_line, progress_bar
+from tidings.cli.shared.output import counted, print_json, print_line, progress_bar
 from tidings.cli.shared.subscription_options import Where
 
 Target = Annotated[str, typer.Argument(metavar="[URL]", help="Broker to publish to.", show_default=False)]
@@ -107,4 +107,4 @@ def replay(
     if json:
         print_json({"published": work.published, "next_offset": work.next_offset})
     else:
-        print_line(f"published {work.published:,} events; next offset: {work.next_offset}")
+        print_line(f"published {counted(work.published)}; next offset: {work.next_offset}")

@@ -29,7 +29,7 @@ from tidings.cli.shared.line_options import (
     Timestamps,
     make_printer,
 )
-from tidings.cli.shared.notices import log_as_notices
+from tidings.cli.shared.notices import log_as_notices, notice
 from tidings.cli.shared.options import (
     ClientName,
     ConnectTimeout,
@@ -39,7 +39,7 @@ from tidings.cli.shared.options import (
     Url,
     make_bus,
 )
-from tidings.cli.shared.output import discard_output, json_line
+from tidings.cli.shared.output import counted, discard_output, json_line
 from tidings.cli.shared.subscription_options import (
     Count,
     OrderFlag,
@@ -138,7 +138,7 @@ def subscribe(
 ) -> Stream:
     """Return the stream; report options that do not fit together."""
     from tidings.bus.durable_stream import DurableStream
-    from tidings.core.errors import TidingsError
+    from tidings.core.errors import TidingsError, TopicError
 
     # We acknowledge when the lines are printed: many at once, which is later than when the next one is read.
     acknowledging: dict[str, Any] = {"ack": "manual", **held} if held else {}
@@ -146,12 +146,15 @@ def subscribe(
         stream = bus.subscribe(
             *topics, where=where, order=order.value, start=start, archive=archive, **acknowledging
         )
-    except ValueError as error:
+    except (ValueError, TopicError) as error:
+        text = str(error)
+        if text.startswith("dead_letter"):
+            reason = text.removeprefix("dead_letter").lstrip(": ")
+            raise typer.BadParameter(reason, param_hint="--dead-letter") from None
         if isinstance(error, TidingsError):
             raise
         flag = "--durable" if "durable" in held else "--group"
-        flag = "--start" if start != "new" else flag
-        raise typer.BadParameter(str(error), param_hint=flag) from None
+        raise typer.BadParameter(text, param_hint="--start" if start != "new" else flag) from None
     if isinstance(stream, DurableStream):
         stream.may_do_without("ack")
     return stream
@@ -180,6 +183,8 @@ async def print_events(
         # On stderr, for scripts that must not publish earlier.
         sys.stderr.write('{"event": "subscribed"}\n' if printer.as_json else "subscribed\n")
         sys.stderr.flush()
+        if held and stream.uncovered:
+            notice(f"waits for what broker {' and '.join(stream.uncovered)} keeps", as_json=printer.as_json)
         try:
             async with asyncio.timeout(timeout_s):
                 async for event in stream:
@@ -194,6 +199,9 @@ async def print_events(
             return
         finally:
             await flush()
+            if stream.expired:
+                were = "was" if stream.expired == 1 else "were"
+                notice(f"{counted(stream.expired)} had expired and {were} not shown", as_json=printer.as_json)
 
 
 async def acknowledge(events: list[Event]) -> None:

@@ -133,7 +133,7 @@ def findings(plan: RunPlan, directory: Path) -> Findings:
         len(trace.coded.events),
         subscriber_results(plan, trace.coded),
         fault_results(plan, trace),
-        verdicts(plan.scenario, directory),
+        verdicts(plan.scenario, directory, virtual=False),
     )
 
 

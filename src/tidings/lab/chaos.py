@@ -78,7 +78,7 @@ def run_chaos(seed: int, duration_s: float, out: Path) -> list[str]:
     """Run it, and return what is wrong with its trace in `out`."""
     scenario = parse_scenario(chaos_scenario(seed, duration_s))
     run(run_live(scenario, out, lambda share: None, lambda notice: None))
-    return [str(verdict) for verdict in verdicts(scenario, out) if not verdict.holds]
+    return [str(verdict) for verdict in verdicts(scenario, out, virtual=False) if not verdict.holds]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -29,7 +29,7 @@ from tidings.lab.newcomers import schedule_newcomers
 from tidings.lab.quiet import unsettled
 from tidings.lab.seeds import CampaignResult, problems_of, run_command, seeds_parser
 from tidings.lab.share_scenarios import ORDERED, share_scenario
-from tidings.scenarios.checking import kills_publishers
+from tidings.scenarios.checking import kills_publishers, only_clients_crash
 from tidings.scenarios.file.expand import expand
 from tidings.scenarios.file.faults import forgetful_nodes
 from tidings.scenarios.file.load import parse_scenario
@@ -82,7 +82,9 @@ def run_seed(
     text = share_scenario(seed, **kind)
     simulation = Simulation(expand(parse_scenario(text)), writer)
     network = simulation.network
+    calm = only_clients_crash(simulation.plan.scenario)
     if seed % CRASH_POINTS_EVERY == 2:
+        calm = False
         _add_crash_points(simulation, at_homes=seed // CRASH_POINTS_EVERY % 2 == 1)
     if seed % NEWCOMERS_EVERY == 1 and simulation.ordering is None:  # newcomers publish without numbers
         schedule_newcomers(simulation, Random(f"{seed}:newcomers"), lambda node: None)
@@ -90,7 +92,7 @@ def run_seed(
     for publisher in simulation.publishers if seed % 2 else ():
         publisher.together = lambda: random_runs.choice(RUNS)
     with moving(Random(f"{seed}:moves"), far=far or moves or leases):
-        problems = problems_of(lambda: _run(simulation, writer), AssertionError)
+        problems = problems_of(lambda: _run(simulation, writer, calm=calm), AssertionError)
     steps = network.schedule.steps
     return CampaignResult(seed, problems, *writer.counts, steps, replay_command(seed, **kind))
 
@@ -155,7 +157,7 @@ class _LatePort:
         self._port.set_timer(name, at + LATE_NS if name[-1] == "acknowledge" else at)
 
 
-def _run(simulation: Simulation, writer: MemoryWriter) -> Iterator[str]:
+def _run(simulation: Simulation, writer: MemoryWriter, *, calm: bool) -> Iterator[str]:
     network = simulation.network
     network.start()
     trouble: str | None = "the run was too short"
@@ -167,7 +169,7 @@ def _run(simulation: Simulation, writer: MemoryWriter) -> Iterator[str]:
                 break
     if trouble is not None:
         yield trouble
-    yield from verdicts(simulation, writer.trace())
+    yield from verdicts(simulation, writer.trace(), calm=calm)
 
 
 def unfinished(simulation: Simulation, writer: MemoryWriter) -> str | None:
@@ -242,8 +244,8 @@ def share_status(network: SimulatedNetwork) -> Iterator[dict[str, Any]]:
             yield from node.protocol.shares.status()
 
 
-def verdicts(simulation: Simulation, trace: Trace) -> Iterator[str]:
-    """Yield the verdicts of checkers that find violations."""
+def verdicts(simulation: Simulation, trace: Trace, *, calm: bool) -> Iterator[str]:
+    """Yield the verdicts of checkers that find violations. `calm`: nothing fails but clients that crash."""
     confirmed_only = kills_publishers(simulation.plan.scenario)
     trace = without(trace, forgotten(simulation))
     found = [
@@ -252,8 +254,8 @@ def verdicts(simulation: Simulation, trace: Trace) -> Iterator[str]:
         total_order(trace, orders=frozenset(ORDERED)),
         causal_order(trace, orders=frozenset({"causal"})),
         gap_free(trace, confirmed_only=confirmed_only),
-        durable(trace, confirmed_only=confirmed_only),
-        group(trace, confirmed_only=confirmed_only),
+        durable(trace, confirmed_only=confirmed_only, calm=calm),
+        group(trace, confirmed_only=confirmed_only, calm=calm),
     ]
     yield from (str(verdict) for verdict in found if not verdict.holds)
 

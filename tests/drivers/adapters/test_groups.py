@@ -436,9 +436,9 @@ def test_a_durable_subscription_has_one_holder(make: Make) -> None:
 @pytest.mark.parametrize(
     ("topic", "options", "problem"),
     [
-        ("/jobs", {"group": "g", "where": "n > 1"}, "another filter"),
-        ("/other", {"group": "g"}, "another topics"),
-        ("/jobs", {"durable": "g"}, "another kind: group, not durable subscription"),
+        ("/jobs", {"group": "g", "where": "n > 1"}, "'g' has no filter, not the filter n > 1"),
+        ("/other", {"group": "g"}, "'g' has topics /jobs, not /other"),
+        ("/jobs", {"durable": "g"}, "'g' is a group, not a durable subscription"),
     ],
 )
 def test_members_must_select_the_same(make: Make, topic: str, options: dict[str, Any], problem: str) -> None:
@@ -457,6 +457,10 @@ def test_a_cancelled_group_ends_for_all_members(make: Make) -> None:
         async with make() as bus, make() as other, other.subscribe("/jobs", group="g") as member:
             with pytest.raises(tidings.SubscriptionRefused, match="has no durable subscription or group"):
                 await bus.cancel_durable("unknown")
+            with pytest.raises(tidings.SubscriptionRefused, match="cannot be listed at "):
+                await bus.durable_subscriptions()
+            with pytest.raises(tidings.SubscriptionRefused, match="no events are set aside at "):
+                await bus.set_aside("g")
             async with bus.subscribe("/jobs", group="g") as stream:
                 await stream.cancel()  # type: ignore[attr-defined]
             with pytest.raises(tidings.SubscriptionRefused, match=r"'g' (is gone|was cancelled)"):

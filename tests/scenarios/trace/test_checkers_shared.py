@@ -224,6 +224,50 @@ def test_a_group(rows: Callable[[], Rows], found: dict[str, int], text: str) -> 
     check_found(rows(), found, text)
 
 
+def found_when_calm(rows: Rows) -> list[str]:
+    """Return what is found in a run in which only clients fail, and only there."""
+    trace = rows.trace()
+    asked = promised_checks(
+        trace.coded.subscriptions.order, "guaranteed", shares=trace.coded.subscriptions.shares, calm=True
+    )
+    for check in asked:
+        assert run_check(trace, check._replace(calm=False)).holds, check
+    return [str(witness) for check in asked for witness in run_check(trace, check).witnesses]
+
+
+@pytest.mark.parametrize("make", [durable_rows, group_rows])
+def test_what_comes_again_was_held_by_somebody_who_left(make: Callable[[], Rows]) -> None:
+    assert found_when_calm(make()) == []
+    # Nobody had left yet when it came again.
+    (late,) = [row.at_ns for row in make().delivered if row.attempt == 2][:1]
+    assert found_when_calm(change_asked(make, 0, detached_ns=late)) == []
+    said = found_when_calm(change_asked(make, 0, detached_ns=late + 1))
+    assert "comes again although its holder before had not gone away" in said[0]
+    assert "is marked although too few holders went away" in said[1]
+
+
+def test_two_members_have_an_event_though_the_first_is_still_there() -> None:
+    """Somebody else has left meanwhile, which explains the mark but not the second holder."""
+    rows = change_asked(group_rows, 0, detached_ns=None)
+    rows.subscribed.append(rows.subscribed[0]._replace(subscriber="c", detached_ns=5))
+    (said,) = found_when_calm(rows)
+    assert "p:3, attempt 2 of group workers, at position 2 of subscriber b, comes again" in said
+
+
+@pytest.mark.parametrize("make", [durable_rows, group_rows])
+def test_a_second_attempt_without_a_first_one(make: Callable[[], Rows]) -> None:
+    """One that somebody held unseen who has left is right; a third one needs two who left."""
+    last = len(make().delivered) - 1
+    assert found_when_calm(change(make, last, attempt=2)) == []
+    (said,) = found_when_calm(change(make, last, attempt=3))
+    assert "p:5, attempt 3 of" in said and "is marked although too few holders went away" in said
+    if make is group_rows:
+        nobody_left = change_asked(drop(change(make, 2, done_ns=32), 4), 0, detached_ns=None)
+        assert found_when_calm(nobody_left) == []
+        (said,) = found_when_calm(change(lambda: nobody_left, 4, attempt=2))
+        assert "is marked although too few holders went away" in said
+
+
 def check_found(rows: Rows, found: dict[str, int], text: str) -> None:
     assert broken(rows) == found
     said = [str(witness) for verdict in check_all(rows.trace(), found) for witness in verdict.witnesses]

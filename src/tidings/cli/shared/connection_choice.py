@@ -18,6 +18,7 @@ from typing import Annotated, Any
 from typer.models import ArgumentInfo
 
 from tidings.cli.shared.options import CONNECTION, option
+from tidings.core.errors import TidingsError
 
 URL_VARIABLE, CONTEXT_VARIABLE = "TIDINGS_URL", "TIDINGS_CONTEXT"
 DEFAULT_URL = "tidings://127.0.0.1:7400"
@@ -101,7 +102,13 @@ def choose_broker(context: str | None, environment: Mapping[str, str] = os.envir
     name = context or environment.get(CONTEXT_VARIABLE) or file.current
     if not name:
         return ChosenBroker(DEFAULT_URL, "default")
-    found = file.find(name)
+    try:
+        found = file.find(name)
+    except TidingsError as error:
+        if context:
+            raise
+        where = CONTEXT_VARIABLE if environment.get(CONTEXT_VARIABLE) else path
+        raise TidingsError(f"{where}: {error}") from None
     flags = found.flags()
     # As in a broker's file, paths are relative to the file.
     flags |= {key: str(path.parent / Path(flags[key]).expanduser()) for key in PATHS if key in flags}

@@ -1,7 +1,8 @@
-"""Reopens standard input, output and error, which the parent process may have closed."""
+"""Reopens standard input, output and error that the parent process has closed, and an output without a buffer."""
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -23,3 +24,16 @@ def open_closed_descriptors() -> None:
         if getattr(sys, name) is None:  # Python found it closed at start-up
             stream = open(number, mode, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)
+
+
+def buffer_output() -> None:
+    """Give stdout the buffer that PYTHONUNBUFFERED takes away.
+
+    Without one Python drops the rest of a write that a signal interrupts, and says nothing. Then events would count as
+    printed, and be acknowledged. We flush after each batch of lines.
+    """
+    stdout = sys.stdout
+    if isinstance(getattr(stdout, "buffer", None), io.RawIOBase):
+        sys.stdout = open(  # noqa: SIM115
+            stdout.fileno(), "w", buffering=1, encoding=stdout.encoding, errors=stdout.errors, closefd=False
+        )

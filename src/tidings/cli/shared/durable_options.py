@@ -100,16 +100,11 @@ def durable_arguments(
             "not allowed with --durable: a group is durable already", param_hint="--group"
         )
     options = {
-        "--group-by": group_by,
-        "--takeover": takeover or None,
         "--keep-for": keep_for,
         "--max-unacked": max_unacked,
         "--max-deliveries": max_deliveries,
         "--dead-letter": dead_letter,
     }
-    for flag, value in options.items():
-        if value is not None and durable is None and group is None:
-            raise typer.BadParameter("requires --durable or --group", param_hint=flag)
     for flag, value, other, needed in (
         ("--group-by", group_by, group, "--group"),
         ("--takeover", takeover or None, durable, "--durable"),
@@ -117,6 +112,9 @@ def durable_arguments(
     ):
         if value is not None and other is None:
             raise typer.BadParameter(f"requires {needed}", param_hint=flag)
+    for flag, option_value in options.items():
+        if option_value is not None and durable is None and group is None:
+            raise typer.BadParameter("requires --durable or --group", param_hint=flag)
     if durable is None and group is None:
         return {}
     given: dict[str, Any] = {

@@ -127,5 +127,7 @@ def _value(name: str, flag: str) -> Part:
         return lambda event: _value_text(event.attributes[wanted]) if wanted in event.attributes else ""
     near = get_close_matches(name, FIELDS, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    reason = f"unknown field {name!r}; {hint}Fields: {', '.join(FIELDS)}, attributes.NAME"
+    reason = (
+        f"unknown field {name!r}; {hint}{'K' if near else 'k'}nown ones: {', '.join(FIELDS)}, attributes.NAME"
+    )
     raise typer.BadParameter(reason, param_hint=flag)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import AsyncIterator, Iterable
 from difflib import get_close_matches
@@ -49,6 +50,15 @@ class JsonEvent(Struct, frozen=True):
     expires_at: Annotated[int, Meta(ge=1)] | None = None
 
 
+KINDS = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "object": "an object",
+    "array": "an array",
+}
+"""How users call what the decoder calls so."""
 KEYS = frozenset(JsonEvent.__struct_fields__)
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -67,12 +77,27 @@ def parse_line(line: bytes) -> PublishedEvent:
         payload = _payload(found)
         make_publication("-", 0, 0, found.topic, attributes, payload, 0)  # checks everything
     except msgspec.ValidationError as error:
-        raise ValueError(str(error)) from None
+        raise ValueError(_plain(str(error))) from None
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise ValueError("not valid JSON") from None
     except TidingsError as error:
         raise ValueError(str(error)) from None
     return found.topic, attributes, payload
+
+
+def _plain(problem: str) -> str:
+    """Return a problem of the decoder's as we say it: `payload: expected text or null, got an array`."""
+    missing = re.fullmatch(r"Object missing required field `(\w+)`", problem)
+    if missing:
+        return f"has no {missing[1]}"
+    words, _, place = problem.partition(" - at `$")
+    words = re.sub(r"`([^`]*)`", lambda found: " or ".join(map(_kind, found[1].split(" | "))), words)
+    where = place.rstrip("`").lstrip(".")
+    return f"{where}: {words[:1].lower()}{words[1:]}" if where else words[:1].lower() + words[1:]
+
+
+def _kind(name: str) -> str:
+    return KINDS.get(name, name)
 
 
 def _check_keys(keys: Iterable[str]) -> None:

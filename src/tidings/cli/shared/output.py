@@ -32,6 +32,10 @@ def print_line(text: str) -> None:
     sys.stdout.flush()
 
 
+def counted(events: int) -> str:
+    return "1 event" if events == 1 else f"{events:,} events"
+
+
 def print_json(value: object) -> None:
     """Print a JSON value on one line of stdout."""
     print_line(json_line(value))

@@ -43,7 +43,9 @@ def parse_quantity(text: str, units: dict[str, int] | dict[str, float], flag: st
     try:
         value = float(number) * units[unit]
     except (ValueError, KeyError):
-        value = 0.0
+        value = -1.0
+    if value == 0:
+        raise typer.BadParameter(f"must be above 0, such as {example}, not {text!r}", param_hint=flag)
     if not 0 < value < float(1 << 62):
         raise typer.BadParameter(f"expected a value such as {example}, not {text!r}", param_hint=flag)
     return value

@@ -73,11 +73,11 @@ def _ratio(summary: dict[str, Any]) -> str:
     return f"{summary['delivery_ratio']:.4%}"
 
 
-def verdicts(scenario: Scenario, out: Path) -> list[Verdict]:
+def verdicts(scenario: Scenario, out: Path, *, virtual: bool = True) -> list[Verdict]:
     """Return the verdicts on the trace in `out`: what its subscriptions ask for and its mode promises."""
     from tidings.scenarios.checking import verdicts as check
 
-    return check(scenario, out)
+    return check(scenario, out, virtual=virtual)
 
 
 def show_verdicts(found: list[Verdict], *, as_json: bool) -> bool:

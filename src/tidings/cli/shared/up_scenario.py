@@ -67,7 +67,7 @@ def up_scenario(
             ("time", f"{summary['virtual_s']:.1f} s of the scenario in {summary['wall_s']:.1f} s"),
         ]
         print_summary(path.name, summary, out, how)
-    if check and not show_verdicts(verdicts(scenario, out), as_json=as_json):
+    if check and not show_verdicts(verdicts(scenario, out, virtual=False), as_json=as_json):
         raise typer.Exit(ExitCode.CHECK_FAILED)
 
 

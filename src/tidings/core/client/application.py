@@ -146,7 +146,7 @@ class Application:
 
     def _make_ordered(self, subscription: Subscription, reached: Reached | None) -> OrderedSubscription:
         if self._module is None:
-            raise SubscriptionRefused(f"order {subscription.order!r} {NO_SEQUENCERS}")
+            raise SubscriptionRefused(f"order {subscription.order.value!r} {NO_SEQUENCERS}")
         if self._numbering is not None and self._numbering.refusal:
             raise OrderError(self._numbering.refusal)  # nobody would answer
         return OrderedSubscription(

@@ -8,6 +8,10 @@ from tidings.core.events.event import Event
 from tidings.core.filters.language.predicates import Scalar
 
 
+def times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
 def dead_letter(event: Event, name: str, limit: int) -> Mapping[str, Scalar]:
     """Return the attributes of a dead letter; its payload is the event's."""
     return {
@@ -16,6 +20,6 @@ def dead_letter(event: Event, name: str, limit: int) -> Mapping[str, Scalar]:
         "dead_event": str(event.id),
         "dead_subscription": name,
         "dead_deliveries": limit,
-        "dead_reason": f"delivered {limit} times and never acknowledged",
+        "dead_reason": f"delivered {times(limit)} and never acknowledged",
         "dead_published_at": event.published_at,
     }

@@ -208,7 +208,7 @@ class ExternalService(HoldingService):
         if subscription.order not in AVAILABLE_ORDERS:
             available = ", ".join(AVAILABLE_ORDERS)
             raise SubscriptionRefused(
-                f"order {subscription.order!r} is not available at {self.server}; available: {available}"
+                f"order {subscription.order.value!r} is not available at {self.server}; available: {available}"
             )
         if subscription.id in self.incoming:
             raise ValueError(f"subscription {subscription.id!r} already exists")

@@ -29,6 +29,16 @@ POLL_S = 0.05
 _IDENTIFIERS = count(1)
 
 
+def difference(name: str, what: str, theirs: object, ours: object) -> str:
+    """Say why nobody can attach who asks for other topics, another filter or another kind."""
+    if what == "filter":
+        theirs, ours = (f"the filter {each}" if each else "no filter" for each in (theirs, ours))
+        return f"{name!r} has {theirs}, not {ours}; cancel it to change that"
+    if what == "kind":
+        return f"{name!r} is a {theirs}, not a {ours}; use another name"
+    return f"{name!r} has {what} {theirs}, not {ours}; cancel it to change that"
+
+
 class Settlement(NamedTuple):
     """What the broker should learn about a message."""
 

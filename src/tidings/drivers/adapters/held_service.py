@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
+from collections.abc import Iterable
+from typing import Any
 
 from msgspec import Raw
 
 from tidings.bus.durable_stream import Durability, DurableStream
-from tidings.bus.service import EventService
+from tidings.bus.service import EventService, SetAside
 from tidings.core.client.arrivals import Ranges
 from tidings.core.errors import SubscriptionRefused, WireError
 from tidings.core.events.event import check_publication
@@ -95,6 +97,21 @@ class HoldingService(EventService):
             if isinstance(incoming, HeldIncoming) and incoming.durability.name == name:
                 self.detach_held(incoming, f"{name!r} was cancelled")
                 await session.unsubscribe(incoming)
+
+    async def durable_subscriptions(self) -> list[dict[str, Any]]:
+        raise self._unlisted("durable subscriptions and groups cannot be listed")
+
+    async def set_aside(self, name: str) -> list[SetAside]:
+        raise self._unlisted("no events are set aside")
+
+    async def release(self, name: str, numbers: Iterable[int]) -> int:
+        raise self._unlisted("no events are set aside")
+
+    async def drop_aside(self, name: str, numbers: Iterable[int]) -> int:
+        raise self._unlisted("no events are set aside")
+
+    def _unlisted(self, problem: str) -> SubscriptionRefused:
+        return SubscriptionRefused(f"{problem} at {self.server}; a guaranteed network of tidings has that")
 
     # --- Reports from sessions
 

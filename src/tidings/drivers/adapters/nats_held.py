@@ -19,7 +19,7 @@ from nats.js import api
 from nats.js.errors import APIError, NotFoundError
 
 from tidings.core.errors import SubscriptionRefused
-from tidings.drivers.adapters.held import HeldIncoming, Settlement
+from tidings.drivers.adapters.held import HeldIncoming, Settlement, difference
 from tidings.drivers.adapters.held_reader import HeldReader
 from tidings.drivers.adapters.nats import disjoint_subjects
 from tidings.drivers.adapters.nats_pull import BROKEN, MessageNumbers, PullRequests, describe
@@ -108,10 +108,8 @@ class JetStreamHeldReader(HeldReader):
             )
         for key, value in (config.metadata or {}).items():
             if found.get(key) != value:
-                raise SubscriptionRefused(
-                    f"{self._name!r} exists with another {key.removeprefix('tidings-')}: "
-                    f"{found.get(key)}, not {value}"
-                )
+                what = key.removeprefix("tidings-")
+                raise SubscriptionRefused(difference(self._name, what, found.get(key), value))
 
     def _config(self) -> api.ConsumerConfig:
         durability, subscription = self.incoming.durability, self.incoming.subscription

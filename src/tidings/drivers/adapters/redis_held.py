@@ -20,7 +20,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from tidings.core.errors import SubscriptionRefused
-from tidings.drivers.adapters.held import HeldIncoming, Settlement
+from tidings.drivers.adapters.held import HeldIncoming, Settlement, difference
 from tidings.drivers.adapters.held_options import RENEWALS
 from tidings.drivers.adapters.held_reader import HeldReader
 from tidings.drivers.adapters.redis_feed import FIELD
@@ -96,9 +96,7 @@ class RedisHeldReader(HeldReader):
         theirs = msgspec.json.decode(await self._redis.hget(shares_key(self._key), self._name) or b"{}")
         for key, value in mine.items():
             if theirs.get(key) != value:
-                raise SubscriptionRefused(
-                    f"{self._name!r} exists with another {key}: {theirs.get(key)}, not {value}"
-                )
+                raise SubscriptionRefused(difference(self._name, key, theirs.get(key), value))
 
     async def _claim_name(self) -> None:
         key = holder_key(self._key, self._name)

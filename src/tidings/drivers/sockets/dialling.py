@@ -85,10 +85,14 @@ async def open_stream(
 ) -> SocketSession:
     """Open a session over TCP or TLS and return it once it is up or has ended; OSError if there is no connection."""
     loop = asyncio.get_running_loop()
-    async with asyncio.timeout(CONNECT_SECONDS):
-        _, session = await loop.create_connection(
-            lambda: StreamSession(host, policy, dial), address.host, address.port, ssl=context
-        )
+    session = StreamSession(host, policy, dial)
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await loop.create_connection(lambda: session, address.host, address.port, ssl=context)
+    except (asyncio.CancelledError, TimeoutError):
+        if session.is_connected:  # just now: the loop has closed it without a word, and the hello still waits
+            session.end(End("given up", refused=False))
+        raise
     return await settled(session)
 
 

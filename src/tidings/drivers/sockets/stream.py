@@ -33,6 +33,11 @@ class StreamSession(SocketSession, asyncio.Protocol):
     def paused(self) -> bool:
         return self._paused
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether there was a connection, ever."""
+        return self._transport is not None
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)
@@ -98,7 +103,10 @@ class StreamSession(SocketSession, asyncio.Protocol):
                 transport.write_eof()
             else:
                 transport.close()
-        except OSError:  # the peer's end and its reset arrived together
+        except (
+            OSError,
+            RuntimeError,
+        ):  # the peer's end and its reset arrived together; the loop has closed it
             transport.abort()
             return
         self._loop.call_later(LINGER_SECONDS, transport.abort)

@@ -222,7 +222,8 @@ class RunLedger:
             case words.PublishedReport():
                 self._on_published(fact)
             case words.ExpiredReport():
-                self._count_arrived(fact)
+                if not self._shares.take(fact):
+                    self._count_arrived(fact)
             case words.Confirmed(source, first, last, at_ns):
                 for sequence in range(first, last + 1):
                     self._writer.confirmed(f"{source}:{sequence}", at_ns)

@@ -116,6 +116,8 @@ class ShareLedger:
         match fact:
             case words.HandedReport():
                 self._on_handed(fact)
+            case words.ExpiredReport(subscriber, source=source, sequence=sequence):
+                return self._on_expired(subscriber, f"{source}:{sequence}")
             case words.AcknowledgedReport(subscriber, position, at_ns):
                 self._on_acknowledged(subscriber, position, at_ns)
             case words.AnsweredReport(subscriber, position, accepted):
@@ -130,6 +132,15 @@ class ShareLedger:
                 self._writer.detached(subscriber, subscription, at_ns)
             case _:
                 return False
+        return True
+
+    def _on_expired(self, subscriber: str, event_id: str) -> bool:
+        """The event came too late: it is done without having been shown, and comes to nobody again."""
+        account = self._share_of.get(subscriber)
+        if account is None:
+            return False
+        account.done.add(event_id)
+        account.undone.discard(event_id)
         return True
 
     def _on_acknowledged(self, subscriber: str, position: int, at_ns: int) -> None:

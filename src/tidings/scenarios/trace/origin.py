@@ -15,6 +15,14 @@ class Origin(msgspec.Struct, frozen=True):
 
     mode: str | None = None
     recorder: str | None = None
+    virtual_s: float | None = None
+    settled_s: float | None = None
+    """Of runs in wall time."""
+
+    @property
+    def is_virtual(self) -> bool:
+        """True if nothing happened but what the scenario says."""
+        return self.virtual_s is not None and self.settled_s is None
 
 
 def trace_origin(directory: Path) -> Origin:

@@ -48,7 +48,7 @@ from tidings.spark.audit.tasks import (
     look_at_publications,
 )
 from tidings.spark.audit.trace import AuditJob
-from tidings.spark.audit.traffic import TrafficSums, crashed_nodes, sum_traffic
+from tidings.spark.audit.traffic import TrafficSums, crashed_nodes, only_clients_crash, sum_traffic
 
 MAX_BUCKETS = 50_000
 PUBLISHED_PER_ROW = 4
@@ -184,6 +184,7 @@ class _Audit:
             publisher_killed=publications.killed,
             shares=self._job.knowledge.subscriptions.shares,
             expiring=publications.expiring,
+            calm=self._origin.is_virtual and only_clients_crash(self._job.files),
         )
         self._job = replace(
             self._job,

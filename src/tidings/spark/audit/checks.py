@@ -24,11 +24,14 @@ def checks_of(
     publisher_killed: bool = False,
     shares: SharedSubscriptions | None = None,
     expiring: bool = False,
+    calm: bool = False,
 ) -> list[Check]:
     """Return the named guarantees over all subscriptions; without names, the promised ones (`promised_checks`)."""
     if names:
         return [Check(known_guarantee(name)) for name in dict.fromkeys(names)]
-    return promised_checks(orders, mode, publisher_killed=publisher_killed, shares=shares, expiring=expiring)
+    return promised_checks(
+        orders, mode, publisher_killed=publisher_killed, shares=shares, expiring=expiring, calm=calm
+    )
 
 
 def known_guarantee(name: str) -> str:

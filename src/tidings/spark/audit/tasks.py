@@ -119,7 +119,9 @@ def _found(coded: Coded, check: Check) -> Found:
         case name if name == GAP_FREE:
             return find_gaps(coded, confirmed_only=check.confirmed_only)
         case name if name in (DURABLE, GROUP):
-            return find_wrong_shares(coded, name, check.confirmed_only, check.complete, check.members)
+            return find_wrong_shares(
+                coded, name, check.confirmed_only, check.complete, check.members, check.calm
+            )
         case name if name == SEAM:
             return find_seams(coded, check.confirmed_only)
         case name if name == EXPIRY:

@@ -8,6 +8,8 @@ import pyarrow.compute as pc
 
 from tidings.spark.audit.files import TraceFiles, read_table
 
+CLIENTS = ("publisher", "subscriber", "client")
+
 
 class TrafficSums(msgspec.Struct, frozen=True):
     """Totals of the whole run. `overhead` is messages of any kind between brokers per event; None without events."""
@@ -41,6 +43,15 @@ def sum_traffic(files: TraceFiles, published: int) -> TrafficSums:
         between / published if published else None,
         dict(sorted(by_kind.items(), key=lambda item: (-item[1], item[0]))),
     )
+
+
+def only_clients_crash(files: TraceFiles) -> bool:
+    """Return whether nothing failed but clients that crashed."""
+    nodes = read_table(files, "nodes")
+    rows = zip(nodes["node"].to_pylist(), nodes["kind"].to_pylist(), strict=True)
+    clients = {name for name, kind in rows if kind in CLIENTS}
+    kinds = {*read_table(files, "faults")["kind"].to_pylist()}
+    return kinds <= {"crash"} and crashed_nodes(files) <= clients
 
 
 def crashed_nodes(files: TraceFiles) -> frozenset[str]:

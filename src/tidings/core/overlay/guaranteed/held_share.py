@@ -129,9 +129,11 @@ class HeldShare:
         if sorted(topics) != sorted(definition.topics):
             raise ValueError(f"{name!r} has topics {', '.join(definition.topics)}; {who}")
         if interest.sql != definition.filter:
-            raise ValueError(f"{name!r} has the filter {definition.filter or 'none'}; {who}")
+            has = f"the filter {definition.filter}" if definition.filter else "no filter"
+            raise ValueError(f"{name!r} has {has}; {who}")
         if message.group_by != definition.group_by:
-            raise ValueError(f"group {name!r} is grouped by {definition.group_by or 'nothing'}")
+            by = f"by {definition.group_by}" if definition.group_by else "by no attribute"
+            raise ValueError(f"group {name!r} is grouped {by}; all members do the same")
         if message.order != definition.order:
             raise ValueError(f"{name!r} has order {definition.order}; cancel it to change that")
         if message.reading:

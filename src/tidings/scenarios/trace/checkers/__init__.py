@@ -73,7 +73,7 @@ _ORDERED: Mapping[str, Callable[..., Verdict]] = {
     TOTAL_ORDER: total_order,
     CAUSAL_ORDER: causal_order,
 }
-_CONFIRMED: Mapping[str, Callable[..., Verdict]] = {GAP_FREE: gap_free, SEAM: seam, DURABLE: durable}
+_CONFIRMED: Mapping[str, Callable[..., Verdict]] = {GAP_FREE: gap_free, SEAM: seam}
 
 GUARANTEED = "guaranteed"
 """The mode that promises FIFO and no gaps, whatever order a subscription has."""
@@ -88,6 +88,7 @@ class Check(NamedTuple):
     """Names a guarantee to check, over the subscriptions with one of `orders` (None: over all).
 
     Unless `complete`, events may be lost, but not repeated. `members` says what groups promise (`steady`).
+    `calm`: durable subscriptions and groups deliver again only what somebody held who went away (`shared`).
     """
 
     guarantee: str
@@ -95,6 +96,7 @@ class Check(NamedTuple):
     confirmed_only: bool = False
     complete: bool = True
     members: str = KEPT
+    calm: bool = False
 
 
 def promised_checks(
@@ -106,17 +108,18 @@ def promised_checks(
     expiring: bool = False,
     fails: bool = True,
     loses: bool = True,
+    calm: bool = False,
 ) -> list[Check]:
     """Return the checks of what the subscriptions' `orders` promise, and of what the network's mode promises beyond.
 
     `shares` tells which of them are durable, in groups, or have a start. Exactly once is always among the checks. If a
     publisher was killed, only confirmed events must arrive: its unconfirmed ones may be lost with it. `expiring`: some
     events have a time to expire. Without a guarantee, what groups promise depends on whether anything `fails`, and
-    whether the links lose messages.
+    whether the links lose messages. `calm`: nothing fails but clients that crash, in virtual time.
     """
     checks = _promised(orders, mode, publisher_killed, shares, expiring)
     if mode not in UNKEPT:
-        return checks
+        return [check._replace(calm=calm and check.guarantee in (DURABLE, GROUP)) for check in checks]
     members = UNSTEADY if fails else STEADY
     lossless = mode == BEST_EFFORT and not fails and not loses
     return [
@@ -191,8 +194,14 @@ def run_check(trace: Trace, check: Check) -> Verdict:
         return exactly_once(trace, members=check.members)
     if check.guarantee == GROUP:
         return group(
-            trace, confirmed_only=check.confirmed_only, complete=check.complete, members=check.members
+            trace,
+            confirmed_only=check.confirmed_only,
+            complete=check.complete,
+            members=check.members,
+            calm=check.calm,
         )
+    if check.guarantee == DURABLE:
+        return durable(trace, confirmed_only=check.confirmed_only, calm=check.calm)
     if check.guarantee in _CONFIRMED:
         return _CONFIRMED[check.guarantee](trace, confirmed_only=check.confirmed_only)
     return GUARANTEES[check.guarantee](trace)

@@ -4,6 +4,10 @@ Each time that a broker sends an event is an attempt. The trace has those that a
 left out: an attempt that was under way when its client died was seen by nobody. A client that was paused may show what
 it holds after somebody else got that as a later attempt. So attempts are compared by number and, but for those to one
 client, not by time.
+
+In a *calm* run nothing fails but clients that crash, and nobody gives events back. There an event comes again only
+because its holder went away: nobody gets what somebody who is still there was shown, and each attempt after the first
+needs somebody who had left. That may have been before the event was published: a broker learns of it later.
 """
 
 from __future__ import annotations
@@ -23,23 +27,31 @@ from tidings.scenarios.trace.verdict import Found, Verdict, Witness, verdict_of
 __all__ = ["DURABLE", "GROUP", "durable", "find_wrong_shares", "group"]
 
 
-def durable(trace: Trace, *, confirmed_only: bool = False, complete: bool = True) -> Verdict:
+def durable(
+    trace: Trace, *, confirmed_only: bool = False, complete: bool = True, calm: bool = False
+) -> Verdict:
     """Check that every event that a durable subscription is owed (see `trace.demand`) is done exactly once.
 
     An event may be delivered again only as a higher attempt, and only if no lower one was done. What is not done may
     wait if nobody is attached at the end. Unless `complete`, nothing needs to be done: for a run in which a broker lost
-    what it kept.
+    what it kept. In a `calm` run nothing comes again but what somebody held who went away.
 
     A durable subscription ends when its lease is over, and not before; then the next one of the name begins with new
     events (see `leases`).
 
     `counts` has how many events were `expected`, how many of these are `done`, and how many deliveries are `repeated`.
     """
-    return verdict_of(DURABLE, [find_wrong_shares(trace.coded, DURABLE, confirmed_only, complete)])
+    found = find_wrong_shares(trace.coded, DURABLE, confirmed_only, complete, calm=calm)
+    return verdict_of(DURABLE, [found])
 
 
 def group(
-    trace: Trace, *, confirmed_only: bool = False, complete: bool = True, members: str = KEPT
+    trace: Trace,
+    *,
+    confirmed_only: bool = False,
+    complete: bool = True,
+    members: str = KEPT,
+    calm: bool = False,
 ) -> Verdict:
     """Check that every event that a group is owed is done by exactly one member, as for `durable`.
 
@@ -51,7 +63,8 @@ def group(
     `members` says what the network promises (`steady`): without a guarantee, one member gets each event, and all events
     of a value, while members neither join nor leave.
     """
-    return verdict_of(GROUP, [find_wrong_shares(trace.coded, GROUP, confirmed_only, complete, members)])
+    found = find_wrong_shares(trace.coded, GROUP, confirmed_only, complete, members, calm)
+    return verdict_of(GROUP, [found])
 
 
 def find_wrong_shares(
@@ -60,6 +73,7 @@ def find_wrong_shares(
     confirmed_only: bool = False,
     complete: bool = True,
     members: str = KEPT,
+    calm: bool = False,
 ) -> Found:
     accounts = coded.own[coded.subscriptions.shares.of_kind(kind)[coded.own]]
     of_kind = coded.known & (coded.in_group if kind == GROUP else coded.durable)
@@ -70,6 +84,8 @@ def find_wrong_shares(
     if members != KEPT:
         missing = missing[~never_owed(coded, missing)]
     broken = [_undone(coded, rows, missing), *_wrong_rows(coded, rows, members)]
+    if calm and members == KEPT:
+        broken += _unexplained(coded, rows)
     if kind == GROUP and members == KEPT:
         overtaken = _by_attempt(coded, overtaken_rows(coded))
         broken.append(_of_rows(coded, "comes after a later one of its source with the same value", overtaken))
@@ -117,6 +133,30 @@ def _backward(coded: Coded, rows: Array) -> Array:
     rank = np.unique(coded.attempt[rows][order], return_inverse=True)[1].astype(np.int64)
     backward = rank < highest_before(key[order], rank)
     return _by_attempt(coded, rows[order][backward])
+
+
+def _unexplained(coded: Coded, rows: Array) -> list[BrokenRule]:
+    """Return the repetitions that no departure explains; `rows` are those of `_by_attempt`."""
+    left, attempt, at = coded.subscriptions.shares.left, coded.attempt[rows], coded.at[rows]
+    key = coded.account[rows] * len(coded.events) + coded.event[rows]
+    again = np.flatnonzero(~segment_starts(key) & segment_starts(attempt))
+    held = again[left[coded.subscription[rows[again - 1]]] > at[again]]
+    return [
+        _of_rows(coded, "comes again although its holder before had not gone away", rows[held]),
+        _of_rows(coded, "is marked although too few holders went away", rows[_overmarked(coded, rows)]),
+    ]
+
+
+def _overmarked(coded: Coded, rows: Array) -> Array:
+    """Return which deliveries had more attempts before than holders had left."""
+    shares = coded.subscriptions.shares
+    account, attempt, at = coded.account[rows], coded.attempt[rows], coded.at[rows]
+    found = [np.empty(0, dtype=np.int64)]
+    for share in np.unique(account[attempt > 1]).tolist():
+        mine = np.flatnonzero((attempt > 1) & (account == share))
+        gone = np.searchsorted(np.sort(shares.left[shares.account == share]), at[mine], side="right")
+        found.append(mine[gone < attempt[mine] - 1])
+    return np.sort(np.concatenate(found))
 
 
 def _of_rows(coded: Coded, rule: str, rows: Array) -> BrokenRule:
