@@ -17,8 +17,9 @@ from tidings.lab.random_scenarios import (
     scenario_text,
 )
 
-SETTLE_S = 600.0
-"""A healed network is at rest within this long, or never; one event at a time over a long way takes its time."""
+SETTLE_S = 10_800.0
+"""A healed network is at rest within this long, or never. Behind a window of one, an event goes the whole way through
+all former homes, and its answer back, before the next one: up to ten seconds for each of hundreds."""
 HEAD_START_S = 1.0
 """By then the whole network knows a durable subscription or group."""
 ORDERED = ("total", "causal")
