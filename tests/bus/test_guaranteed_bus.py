@@ -243,6 +243,31 @@ def test_a_broker_that_lost_its_disk_is_given_its_subscriptions_again() -> None:
     assert simulate(scenario, mode="guaranteed", delta=1) == list(range(20))
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_waits_at_a_publishers_former_broker_comes_by_the_next_one(lost: bool) -> None:
+    """Confirmed events are only on the disk of a broker that nobody reaches. Their publisher moves to another one."""
+
+    async def scenario(net: TestNetwork) -> None:
+        async with net.connect("b1") as near, net.connect("b2") as far, far.subscribe("/t") as stream:
+            await stream.completed()
+            net.cut("b0", "b1")
+            net.cut("b1", "b2")
+            await asyncio.sleep(5)
+            await near.publish_many(many(3))
+            net.move(near, "b0")
+            net.crash("b1", keep_state=not lost)
+            await near.publish_many(many(3, 3))
+            assert await numbers(stream, 6) == list(range(6))
+            net.heal("b0", "b1")
+            net.heal("b1", "b2")
+            net.restart("b1")
+            await asyncio.sleep(60)
+            assert not len(stream)
+            assert not stream.gaps
+
+    simulate(scenario, brokers=3, mode="guaranteed")
+
+
 def test_a_subscription_says_who_does_not_know_it() -> None:
     async def scenario(net: TestNetwork) -> None:
         net.crash("b1")

@@ -26,7 +26,7 @@ from tidings.core.overlay.guaranteed.share_takeovers import ShareTakeovers
 from tidings.core.overlay.guaranteed.shares import Shares
 from tidings.core.sharing.one_of_n import OneOfN
 from tidings.core.sharing.shared_queue import SharedQueue
-from tidings.lab import share_campaign
+from tidings.lab import share_campaign, share_scenarios
 from tidings.lab.seeds import blocks
 from tidings.lab.share_campaign import main, replay_command, run_seed
 from tidings.lab.share_scenarios import share_scenario
@@ -88,10 +88,10 @@ def test_in_calm_runs_nothing_comes_again_without_a_reason(monkeypatch: pytest.M
     assert crashes > 100
 
 
-FOUND = (204, 389, 581, 794, 1103, 1144, 1204, 100270)
+FOUND = (204, 389, 581, 794, 1103, 1144, 1204, 100270, 102175)
 """Moves: a holder that left meanwhile, a next home without its disk, events older than the share, a former home that
 ends during the next move, two moves of one share, two shares of one name, rows of an ended share, a publisher's broker
-that crashes soon after it lost its disk."""
+that crashes soon after it lost its disk, a former home that sends one event at a time over a long way."""
 
 
 @pytest.mark.parametrize("seed", FOUND)
@@ -255,6 +255,11 @@ def take_over_too_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ShareTakeovers, "on_rows", on_rows)
 
 
+def wait_ten_minutes(patch: pytest.MonkeyPatch) -> None:
+    """The campaign takes a network that goes on slowly for one that is stuck."""
+    patch.setattr(share_scenarios, "SETTLE_S", 600.0)
+
+
 BUGS_OF_MOVES: dict[Callable[[pytest.MonkeyPatch], None], tuple[str, int]] = {
     forward_nothing: ("never arrived", 0),
     wait_for_nothing: ("never arrived", 0),
@@ -262,6 +267,7 @@ BUGS_OF_MOVES: dict[Callable[[pytest.MonkeyPatch], None], tuple[str, int]] = {
     move_without_marks: ("is delivered again", 130),
     take_over_too_early: ("is kept at", 0),
     forget_moves: ("keeps publication", 0),
+    wait_ten_minutes: ("keeps publication", 102175),
 }
 """With the first seed, so that few are needed."""
 

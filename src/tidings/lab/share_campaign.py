@@ -51,6 +51,8 @@ from tidings.scenarios.virtual.share_subscriber import SimulatedShareSubscriber
 
 MODULE = "tidings.lab.share_campaign"
 CHECK_NS = NS_PER_S // 2
+STUCK_NS = 600 * NS_PER_S
+"""A healed network that is not at rest, and has shown nobody anything for this long, never will be."""
 NEWCOMERS_EVERY = 4
 """In one of this many runs, brokers join the network."""
 CRASH_POINTS_EVERY = 4
@@ -161,11 +163,14 @@ def _run(simulation: Simulation, writer: MemoryWriter, *, calm: bool) -> Iterato
     network = simulation.network
     network.start()
     trouble: str | None = "the run was too short"
+    counts, progress_at = writer.counts, 0
     for until in range(CHECK_NS, simulation.end_ns + 1, CHECK_NS):
         network.run(until)
+        if counts != writer.counts:
+            counts, progress_at = writer.counts, until
         if until > simulation.duration_ns:
             trouble = unfinished(simulation, writer)
-            if trouble is None:
+            if trouble is None or until - max(progress_at, simulation.duration_ns) >= STUCK_NS:
                 break
     if trouble is not None:
         yield trouble

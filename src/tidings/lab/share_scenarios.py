@@ -17,8 +17,9 @@ from tidings.lab.random_scenarios import (
     scenario_text,
 )
 
-SETTLE_S = 600.0
-"""A healed network is at rest within this long, or never; one event at a time over a long way takes its time."""
+SETTLE_S = 10_800.0
+"""A healed network is at rest within this long, or never. Behind a window of one, an event goes the whole way through
+all former homes, and its answer back, before the next one: up to ten seconds for each of hundreds."""
 HEAD_START_S = 1.0
 """By then the whole network knows a durable subscription or group."""
 ORDERED = ("total", "causal")
@@ -82,7 +83,7 @@ def share_scenario(
     for subscriber in plain if ordered else ():  # who shares the order with the durable ones
         subscriber["order"] = random.choice(("none", *ORDERED))
     tables: list[tuple[str, Table]] = [
-        ("", {"seed": seed, "duration_s": draw.duration_s, "settle_s": SETTLE_S * (3 if leases else 1)}),
+        ("", {"seed": seed, "duration_s": draw.duration_s, "settle_s": SETTLE_S}),
         ("[network]", _network(draw)),
         ("[overlay]", _overlay(draw)),
         *(("[[link]]", link) for link in _slow_links(draw, members)),

@@ -23,16 +23,21 @@ class Publisher:
         assert self.connect(FIRST_DISK) == [1, 2, 3, 4]
         self.confirm(1, 3, kept=True)
 
-    def connect(self, disk: int) -> list[int]:
+    def connect(self, disk: int, *, to: str = "b0") -> list[int]:
         """Return what the client sends on a new connection to a broker with that disk."""
-        self.client.link_down("b0")
+        self.client.link_down(self.client.session.broker)
         self.port.sent.clear()
-        self.client.link_up("b0")
-        self.client.receive("b0", Attached(disk, 0, 64))
-        return [message.stretch.first for _, message in self.port.sent if isinstance(message, Stamped)]
+        if to != self.client.session.broker:
+            self.client.moved(to)
+        self.client.link_up(to)
+        self.client.receive(to, Attached(disk, 5, 64))
+        return [message.stretch.first for message in self.sent()]
+
+    def sent(self) -> list[Stamped]:
+        return [message for _, message in self.port.sent if isinstance(message, Stamped)]
 
     def confirm(self, first: int, last: int, *, kept: bool) -> None:
-        self.client.receive("b0", Confirm(1, first, last, kept))
+        self.client.receive(self.client.session.broker, Confirm(1, first, last, kept))
 
     def confirmed(self) -> list[tuple[int, int]]:
         return [(fact.first, fact.last) for fact in self.port.facts if isinstance(fact, PublicationConfirmed)]
@@ -64,3 +69,22 @@ def test_what_is_sent_again_to_a_new_disk_is_confirmed_once() -> None:
     assert publisher.confirmed() == [*confirmed, (4, 4)]
     assert publisher.connect(SECOND_DISK + 1) == []
     assert publisher.client.session.can_move
+
+
+def test_what_is_on_another_brokers_disk_is_sent_again_whatever_its_generation_is() -> None:
+    publisher = Publisher()
+    assert publisher.connect(FIRST_DISK, to="b1") == [1, 2, 3, 4]
+    publisher.confirm(1, 3, kept=True)
+    assert publisher.connect(FIRST_DISK, to="b1") == [4]
+    assert publisher.connect(FIRST_DISK, to="b0") == [1, 2, 3, 4]
+
+
+def test_a_stamp_does_not_count_at_another_broker() -> None:
+    publisher = Publisher()
+    publisher.connect(FIRST_DISK)
+    assert [(message.generation, message.stamp) for message in publisher.sent()] == [(FIRST_DISK, 5)]
+    publisher.connect(FIRST_DISK, to="b1")
+    assert {message.generation for message in publisher.sent()} == {0}
+    publisher.client.publish("/a", {}, b"", 0)
+    last = publisher.sent()[-1]
+    assert (last.stretch.first, last.generation, last.stamp) == (5, FIRST_DISK, 5)

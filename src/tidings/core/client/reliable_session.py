@@ -3,7 +3,7 @@
 Publications wait here until the broker says up to which position of its log it certifies publications. A publication is
 stamped with that position when it is first sent, and resent with the same stamp after every reconnect, in order, until
 it is confirmed. What the broker has on disk but has not delivered is kept a while longer, in case the broker loses its
-disk; then it is resent like the others, until it is on the new disk.
+disk; then it is resent like the others, until it is on the new disk. Another broker gets everything again.
 
 A named client that is killed and restarted finds its subscriptions at the broker. What arrived for them meanwhile is
 sent before the client has subscribed again; it is kept, unacknowledged, for a moment.
@@ -453,6 +453,7 @@ class ReliableSession(ClientSession):
     def moved(self, broker: str) -> None:
         """Switch to that broker; its `link_up` follows."""
         self.broker = broker
+        self._outgoing.moved()
         for name in [name for name, held in self._held.items() if held.state is SubscriptionState.DRAINING]:
             self.on_unsubscribed(broker, Unsubscribed(name))  # the new broker has nothing to drain
         for held in self._held.values():

@@ -2,8 +2,9 @@
 
 A publication is stamped when it is first sent, resent with the same stamp after every reconnect, in order, and kept
 until it is confirmed. What the broker has on disk but has not delivered is kept a while longer, in case the broker
-loses its disk. Then it is resent, too, until it is on the disk that the broker has now. A window limits what the broker
-has not taken.
+loses its disk. Then it is resent, too, until it is on the disk that the broker has now. At another broker everything is
+resent, and the stamps do not count: two brokers may have disks of one generation. A window limits what the broker has
+not taken.
 
     0 <= taken <= sent, both counted per connection
 """
@@ -22,9 +23,13 @@ MAX_KEPT = 10_000
 """How many publications that are only on the broker's disk are kept here as well; the oldest are forgotten first."""
 
 
+NO_DISK = 0
+"""The generation of no disk: a broker takes a stamp of it as one of a lost log."""
+
+
 class _Kept(NamedTuple):
     disk: int
-    """The generation of the disk that it is on."""
+    """The generation of the disk that it is on; `NO_DISK` if that is another broker's."""
     stamped: Stamped
 
 
@@ -41,7 +46,7 @@ class Unconfirmed:
         """False once some that are only on the broker's disk have been forgotten."""
         self._sent = self._taken = 0
         self._window = 1
-        self._disk = 0
+        self._disk = NO_DISK
         """The generation of the broker's disk."""
 
     def __len__(self) -> int:
@@ -60,6 +65,13 @@ class Unconfirmed:
     def connected(self) -> None:
         """Start counting for a new connection."""
         self._sent = self._taken = 0
+
+    def moved(self) -> None:
+        """The next connection is to another broker: neither disk nor log are those that we know."""
+        for first, _, stamped in self._unconfirmed:
+            self._unconfirmed.replace(first, _unstamped(stamped))
+        for first, _, kept in self._kept:
+            self._kept.replace(first, _Kept(NO_DISK, _unstamped(kept.stamped)))
 
     def attached(self, window: int, disk: int) -> list[Stamped]:
         """Return what to resend, in order: the broker, with a disk of that generation, now takes publications."""
@@ -115,6 +127,10 @@ class Unconfirmed:
         failed = bool(self._unconfirmed.take(sequence, sequence))
         self._sent -= failed
         return failed
+
+
+def _unstamped(stamped: Stamped) -> Stamped:
+    return Stamped(NO_DISK, 0, stamped.stretch)
 
 
 def _part(piece: Piece[Stamped]) -> Stamped:
