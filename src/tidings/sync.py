@@ -24,7 +24,6 @@ from tidings.bus.connect import Embedded
 from tidings.bus.durable_stream import MAX_UNACKED, Ack
 from tidings.bus.expiry import Expiry
 from tidings.bus.gaps import Gap
-from tidings.bus.history_reader import Start
 from tidings.bus.receipts import Receipt
 from tidings.bus.requests import DEFAULT_CONCURRENCY, DEFAULT_TIMEOUT_S, check_handler
 from tidings.bus.service import EventService, PublishedEvent, SetAside
@@ -35,6 +34,7 @@ from tidings.core.events.event import Event, EventId
 from tidings.core.events.payload import Payload
 from tidings.core.events.subscription import OrderName
 from tidings.core.filters.language.predicates import Scalar
+from tidings.storage.starts import Start
 
 Result = TypeVar("Result")
 Options = ParamSpec("Options")

@@ -187,7 +187,8 @@ def test_a_subscription_that_is_held_is_refused_and_taken_over(broker: BrokerThr
         (["--group", "a/b"], "--group: name 'a/b' must have"),
         (["--group", "a", "--order", "fifo"], "order 'fifo' is not available"),
         (["--durable", "a", "--keep-for", "-1d"], "--keep-for: expected a value such as 12h or 7d"),
-        (["--durable", "a", "--start", "earliest"], "--start: start= is not available"),
+        (["--durable", "a", "--start", "earliest", "--order", "total"], "--start: start= is not available"),
+        (["--durable", "a", "--start", "yesterday"], "--start: expected new, earliest, last, an offset"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -10,7 +10,8 @@ from msgspec import Raw
 
 from breadth import examples
 from tidings.core.events.event import decode_event, make_publication
-from tidings.core.overlay.guaranteed.kept_share import TABLE, KeptShare, ShareDefinition, stored_shares
+from tidings.core.overlay.guaranteed.kept_share import KeptShare, stored_shares
+from tidings.core.overlay.guaranteed.share_definition import TABLE, ShareDefinition
 from tidings.core.store import MemoryStore
 
 MEMBERS = ("a", "b")

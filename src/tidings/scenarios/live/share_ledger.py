@@ -13,6 +13,7 @@ from tidings.core.events.subscription import Interest, make_interest
 from tidings.core.events.topics import EVERYTHING
 from tidings.core.filters.language.predicates import Scalar
 from tidings.scenarios.actor import NEVER
+from tidings.scenarios.file.archives import EARLIEST
 from tidings.scenarios.file.expand import PlannedSubscriber
 from tidings.scenarios.live import facts as words
 from tidings.scenarios.trace.writer import TraceWriter
@@ -28,8 +29,10 @@ class _Event(NamedTuple):
 class _Account:
     """Tracks one durable subscription or group."""
 
-    def __init__(self, interest: Interest) -> None:
+    def __init__(self, interest: Interest, *, whole: bool) -> None:
+        """`whole`: it begins with history, and is owed everything."""
         self._interest = interest
+        self._whole = whole
         self.accepted_ns = NEVER
         self.attached: dict[str, str] = {}
         """Subscriber -> its subscription."""
@@ -41,8 +44,9 @@ class _Account:
         """Events that are owed, or in somebody's hands."""
 
     def owe(self, events: Iterable[_Event]) -> None:
+        since_ns = 0 if self._whole and self.accepted_ns != NEVER else self.accepted_ns
         for event_id, topic, attributes, at_ns in events:
-            if at_ns >= self.accepted_ns and event_id not in self.done and self._wants(topic, attributes):
+            if at_ns >= since_ns and event_id not in self.done and self._wants(topic, attributes):
                 self.undone.add(event_id)
 
     def _wants(self, topic: str, attributes: dict[str, Scalar]) -> bool:
@@ -70,7 +74,9 @@ class ShareLedger:
         for plan in subscribers:
             if plan.share is not None:
                 interest = make_interest(plan.timeline[0].topics or (EVERYTHING.text,), plan.filter)
-                account = self._accounts.setdefault(plan.share.name, _Account(interest))
+                account = self._accounts.setdefault(
+                    plan.share.name, _Account(interest, whole=plan.start == EARLIEST)
+                )
                 self._share_of[plan.name] = account
                 self.positions[plan.name] = 0
 

@@ -19,6 +19,7 @@ from tidings.scenarios.file.channels import delay_sampler
 from tidings.scenarios.file.expand import PlannedSubscriber
 from tidings.scenarios.file.times import nanoseconds
 from tidings.scenarios.share_actor import HandedEvent, ShareActor
+from tidings.scenarios.trace.shares import NEW
 from tidings.scenarios.trace.writer import TraceWriter
 from tidings.scenarios.virtual.client_node import SimulatedClient
 from tidings.scenarios.virtual.sequencers import RunOrdering
@@ -158,6 +159,7 @@ class SimulatedShareSubscriber:
             share_of=share.name if share.group else None,
             durable=share.durable,
             group_by=share.group_by or None,
+            start=None if plan.start == NEW else plan.start,
         )
 
     def accepted(self, window: Window) -> None:

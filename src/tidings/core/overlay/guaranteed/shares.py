@@ -30,14 +30,23 @@ from tidings.core.overlay.guaranteed.far_links import FarLinks, FarMessage
 from tidings.core.overlay.guaranteed.far_shares import FarShares
 from tidings.core.overlay.guaranteed.former_home import FormerHome, Place
 from tidings.core.overlay.guaranteed.held_share import EVENTS, Client, FarClient, HeldShare, Holder
-from tidings.core.overlay.guaranteed.kept_share import KeptShare, ShareDefinition, stored_shares
+from tidings.core.overlay.guaranteed.kept_share import KeptShare, stored_shares
 from tidings.core.overlay.guaranteed.messages import Attach, Coverage, Missed, Notified
 from tidings.core.overlay.guaranteed.ordered_share import OrderedShareListener
 from tidings.core.overlay.guaranteed.ordered_shares import OrderedShares
 from tidings.core.overlay.guaranteed.relays import RelayingPort
+from tidings.core.overlay.guaranteed.share_definition import ShareDefinition
+from tidings.core.overlay.guaranteed.share_history import (
+    HISTORY,
+    HistoryListener,
+    HistoryPosition,
+    ShareHistories,
+    history_row,
+)
 from tidings.core.overlay.guaranteed.share_messages import (
     MAX_LISTED,
     MAX_LISTED_BYTES,
+    NEW_START,
     ClientGone,
     MoveMessage,
     ShareAside,
@@ -75,7 +84,7 @@ Question = ShareAttach | ShareEnd | ShareAsideRequest | ShareRead
 """What a client asks about a share by its name."""
 
 
-class Shares(Part, SubscriptionListener, OrderedShareListener):
+class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
     name = "shares"
     handles = {
         ShareAttach: "on_share_attach",
@@ -96,6 +105,7 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
         store: Store,
         links: FarLinks,
         ordered: OrderedShares,
+        histories: ShareHistories,
         receive: Callable[[str, Message], None],
         gone: Callable[[str], None],
         *,
@@ -116,6 +126,8 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
         links.listener = self
         self._ordered = ordered
         ordered.listener = self
+        self._histories = histories
+        histories.listener = self
         self._far = FarShares(links, port.send)
         self.shares: dict[str, HeldShare] = {}
         self._names = ShareNames(port.node)
@@ -149,6 +161,7 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
                 self._check_order(held)
                 self._read_mail(held)  # again, if the disk was full
             self._ordered.retry()
+            self._histories.check()
             self._moves.check()
             self._far.check(self.port.now)
             self._links.close_idle(self._needs)
@@ -237,8 +250,14 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
             if held is None and message.order in ORDERED and not self._ordered.prepare(message.order):
                 self._held_back.append((client, message))
                 return
+            position = None
+            if held is None and message.start != NEW_START:
+                position = self._histories.begin(message)
+                if position is None:
+                    self._held_back.append((client, message))
+                    return
             if held is None:
-                held = self._create(message)
+                held = self._create(message, position)
             removed = held.attach(client, message)
         except (FilterError, TopicError, ValueError, StoreError, SubscriptionRefused) as error:
             self._send(client, ShareRefused(message.subscription, str(error)))
@@ -249,7 +268,7 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
         held.admit(self.port.now)
         self._set_due(held)
 
-    def _create(self, message: ShareAttach) -> HeldShare:
+    def _create(self, message: ShareAttach, position: HistoryPosition | None) -> HeldShare:
         if re.fullmatch(SHARE_NAME, message.name) is None:
             raise ValueError(f"{message.name!r} is not a name of a durable subscription or group")
         if len(self.shares) >= MAX_SHARES:
@@ -269,9 +288,12 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
             message.order,
             message.keep_for_ns or DEFAULT_KEEP_NS,
             (self.port.node, self._incarnation, self._created),
+            start=message.start,
         )
         kept = KeptShare(definition, self._store)
         kept.create()
+        if position is not None:
+            kept.keep_position(history_row(position))
         held = self.shares[message.name] = HeldShare(definition, kept, self._send, self.port.now)
         self.enter(held)
         return held
@@ -347,6 +369,7 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
     def _give(self, held: HeldShare) -> None:
         held.give(self.port.now)
         self._set_due(held)
+        self._histories.go_on(held)
 
     def _set_due(self, held: HeldShare) -> None:
         at = held.kept.queue.next_at
@@ -417,18 +440,25 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
             self._has_mail[client] = None
 
         self._inside[client] = post
+        if definition.uses_archive:
+            self._histories.clear(share)
         self._receive(client, Attach(self._incarnation, False))
         topics, condition = (*definition.topics, name_topic(definition)), definition.filter
-        if isinstance(share, HeldShare) and definition.is_ordered:
+        if definition.uses_archive or (isinstance(share, HeldShare) and definition.is_ordered):
             topics, condition = topics[-1:], None  # the name alone
+        if isinstance(share, HeldShare) and definition.is_ordered:
             self._ordered.begin(share)
         self._receive(client, Subscribe(EVENTS, topics, condition, "none"))
+        if definition.uses_archive:
+            self._histories.enter(share)
 
     def exit(self, share: HeldShare | FormerHome) -> None:
         """End the client, and its subscriptions."""
         self._clients.pop(share.client, None)
         self._gone(share.client)  # first: nobody will acknowledge what is in its inbox
         self._receive(share.client, Unsubscribe(EVENTS))
+        if share.definition.uses_archive:
+            self._receive(share.client, Unsubscribe(HISTORY))
         self._gone(share.client)  # now without subscriptions: nothing of it stays
         self._inside.pop(share.client, None)
 
@@ -471,6 +501,8 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
         self._give(held)
 
     def _handle(self, held: HeldShare, message: Message) -> bool:
+        if held.reads_history and isinstance(message, Notify | Missed):
+            return False  # first what its archive has
         match message:
             case Notify(stretch=stretch):
                 if held.kept.is_full or (held.merged is not None and held.merged.is_full):
@@ -480,10 +512,10 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
                 held.missed += message.last - message.first + 1
                 self.port.emit(ShareFailed(held.definition.name, _missed_text(message)))
                 _done(held.arrivals, message.last, 1)
-            case Subscribed():
-                self._settled(held, ())
-            case Coverage(uncovered=uncovered):
-                self._settled(held, uncovered)
+            case Subscribed(subscription=subscription):
+                self._settled(held, subscription, ())
+            case Coverage(subscription=subscription, uncovered=uncovered):
+                self._settled(held, subscription, uncovered)
             case SubscribeFailed(reason=reason):
                 self._end(held, reason)
         return True
@@ -504,8 +536,9 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
             self.port.emit(Misbehaviour(stretch.source, str(error)))
         _done(held.arrivals, stretch.first, stretch.count)
 
-    def _settled(self, held: HeldShare, uncovered: tuple[str, ...]) -> None:
+    def _settled(self, held: HeldShare, subscription: str, uncovered: tuple[str, ...]) -> None:
         """These brokers do not know what the share wants."""
+        uncovered = held.cover(subscription, uncovered)
         held.covered_at = None if uncovered else (held.covered_at or self.port.now)
         if not held.definition.is_ordered:
             self.share_covers(held, uncovered)
@@ -523,6 +556,7 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
         held.kept.open()
         held.admit(self.port.now)
         self._set_due(held)
+        self._histories.go_on(held)
 
     def _yield(self, held: HeldShare, home: Place) -> None:
         """Another broker created the share at the same time, and keeps it: send everybody there who waits here."""
@@ -535,6 +569,14 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
             else:
                 self._ask_elsewhere(client, home, message)
         self._end(held, "")
+
+    # --- Histories
+
+    def history_found(self) -> None:
+        self.recovered()
+
+    def history_took(self, held: HeldShare) -> None:
+        self._read_mail(held)
 
     # --- Orders across publishers
 
@@ -595,6 +637,7 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
             self._forget(holder)
         del self.shares[held.definition.name]
         self._ordered.end(held)
+        self._histories.end(held)
         held.kept.erase()
         self.exit(held)
         self._moves.ended(held)
@@ -613,12 +656,15 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
 
     def status(self) -> list[dict[str, object]]:
         """Return what `tidings subscriptions` shows, by name: the shares of this broker."""
-        found = []
-        for _, held in sorted(self.shares.items()):
-            found.append(held.status(self.port.node, self.port.now))
-            if held.definition.is_ordered:
-                found[-1]["waits_for"] = self._ordered.status(held)
-        return found
+        return [self._status(held) for _, held in sorted(self.shares.items())]
+
+    def _status(self, held: HeldShare) -> dict[str, object]:
+        row = held.status(self.port.node, self.port.now)
+        if held.definition.is_ordered:
+            row["waits_for"] = self._ordered.status(held)
+        elif held.reads_history:
+            row["waits_for"] = self._histories.status(held)
+        return row
 
     def end_former_homes(self) -> list[str]:
         """Stop sending on what comes for shares that were here; return the names of those for which that cannot be."""
@@ -641,8 +687,7 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
     def _row(self, name: str) -> dict[str, object]:
         held = self.shares.get(name)
         if held is not None:
-            row = held.status(self.port.node, self.port.now)
-            return row | {"waits_for": self._ordered.status(held)} if held.definition.is_ordered else row
+            return self._status(held)
         home = self._elsewhere(name)
         return {"name": name, "broker": "" if home is None else home[1].broker}
 
