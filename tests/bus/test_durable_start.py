@@ -39,14 +39,19 @@ async def status(bus: tidings.EventService, name: str) -> dict[str, Any]:
     return next(row for row in await bus.durable_subscriptions() if row["name"] == name)
 
 
+def publish(bus: tidings.EventService, name: str) -> asyncio.Task[int]:
+    return asyncio.create_task(bus.publish_many(many(2_000, 3_000, f"/{name}")))
+
+
 def test_history_then_live_without_a_gap_or_a_repetition(tmp_path: Path) -> None:
     async def main() -> None:
         async with archived(tmp_path) as url, tidings.connect(url) as bus, tidings.connect(url) as reader:
             await bus.publish_many(many(3_000))
             for name, start, first in (("a", "earliest", 0), ("b", 1_234, 1_234), ("c", "last", 2_999)):
-                publishing = asyncio.create_task(bus.publish_many(many(2_000, 3_000, f"/{name}")))
+                publishing = None if name == "c" else publish(bus, name)
                 topics = ("/t", f"/{name}")
                 async with reader.subscribe(*topics, start=start, durable=name, order="fifo") as stream:  # type: ignore[arg-type]
+                    publishing = publishing or publish(bus, name)
                     assert await take(stream, 5_000 - first) == list(range(first, 5_000))
                     await nothing_more(stream)
                 await publishing

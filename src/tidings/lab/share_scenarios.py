@@ -84,11 +84,20 @@ def share_scenario(
     archives = {member["at"] for member in members if "start" in member}
     for fault in faults if starts else ():
         if fault.get("state") == "lost" and archives.intersection(fault["nodes"]):
-            fault["state"] = "kept"  # what was not written yet would be missing, and a recorder may be forgotten
+            fault["state"] = (
+                "kept"  # what was not written yet would be missing, and a recorder may be forgotten
+            )
         for key in ("at_s", "until_s"):
             fault[key] = round(fault[key] + HISTORY_S, 3)
     tables: list[tuple[str, Table]] = [
-        ("", {"seed": seed, "duration_s": draw.duration_s + HISTORY_S * starts, "settle_s": SETTLE_S * (1 + starts)}),
+        (
+            "",
+            {
+                "seed": seed,
+                "duration_s": draw.duration_s + HISTORY_S * starts,
+                "settle_s": SETTLE_S * (1 + starts),
+            },
+        ),
         ("[network]", _network(draw)),
         ("[overlay]", _overlay(draw)),
         *(("[[link]]", link) for link in _slow_links(draw, members)),

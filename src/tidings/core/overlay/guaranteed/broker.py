@@ -21,6 +21,7 @@ from tidings.core.overlay.guaranteed.queued import LocalClient, name_of
 from tidings.core.overlay.guaranteed.relays import RelayingPort, Relays
 from tidings.core.overlay.guaranteed.sessions import Sessions
 from tidings.core.overlay.guaranteed.share_history import ShareHistories
+from tidings.core.overlay.guaranteed.share_listing import ShareListing
 from tidings.core.overlay.guaranteed.shares import Shares
 from tidings.core.overlay.guaranteed.spill import SpillLimits
 from tidings.core.overlay.guaranteed.subscription_log import SubscriptionLog
@@ -169,6 +170,7 @@ class GuaranteedBroker(Node, SubscriptionListener):
             self.ordered_shares,
             self.share_histories,
             self.shares,
+            ShareListing(port, self.shares),
             self.membership,
             Responders(port, matcher, self._leads_anywhere),
         )

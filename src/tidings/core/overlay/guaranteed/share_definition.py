@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from tidings.core.events.subscription import ORDERED, OrderName
-from tidings.core.overlay.guaranteed.share_messages import NEW_START, StartItem
+from tidings.core.events.subscription import ORDERED, OrderName, make_interest
+from tidings.core.overlay.guaranteed.share_messages import NEW_START, Life, ShareAttach, StartItem
+from tidings.core.sharing.choice import SHARE_NAME
 
 TABLE = "shares"
+DEFAULT_KEEP_NS = 7 * 24 * 3_600 * 1_000_000_000
 
 
 class ShareDefinition(msgspec.Struct, array_like=True, frozen=True):
@@ -49,6 +52,26 @@ class ShareDefinition(msgspec.Struct, array_like=True, frozen=True):
     def is_ordered(self) -> bool:
         """True for an order across publishers."""
         return self.order in ORDERED
+
+
+def defined(message: ShareAttach, life: Life) -> ShareDefinition:
+    """Return what a new share is to be; raise ValueError, FilterError or TopicError if it cannot."""
+    if re.fullmatch(SHARE_NAME, message.name) is None:
+        raise ValueError(f"{message.name!r} is not a name of a durable subscription or group")
+    if message.group and message.order != "none":
+        raise ValueError("a group has no order: each of its members gets some of the events")
+    interest = make_interest(message.topics, message.filter)
+    return ShareDefinition(
+        message.name,
+        tuple(topic.text for topic in interest.topics),
+        interest.sql,
+        message.group,
+        message.group_by,
+        message.order,
+        message.keep_for_ns or DEFAULT_KEEP_NS,
+        life,
+        start=message.start,
+    )
 
 
 decode_definition = msgspec.msgpack.Decoder(ShareDefinition).decode

@@ -13,16 +13,12 @@ subscription. Of two that were created at once, both then know both, and the one
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
-from heapq import nsmallest
-
-from msgspec import json
+from collections.abc import Callable, Iterator, Sequence
 
 from tidings.core.client.arrivals import Arrivals
 from tidings.core.errors import FilterError, StoreError, SubscriptionRefused, TopicError, WireError
 from tidings.core.events.run import Stretch
-from tidings.core.events.subscription import ORDERED, Order, make_interest
+from tidings.core.events.subscription import ORDERED, Order
 from tidings.core.facts import Misbehaviour, ShareFailed
 from tidings.core.kernel import Part, TimerName
 from tidings.core.messages import Message, Notify, Subscribe, Subscribed, SubscribeFailed, Unsubscribe
@@ -35,7 +31,7 @@ from tidings.core.overlay.guaranteed.messages import Attach, Coverage, Missed, N
 from tidings.core.overlay.guaranteed.ordered_share import OrderedShareListener
 from tidings.core.overlay.guaranteed.ordered_shares import OrderedShares
 from tidings.core.overlay.guaranteed.relays import RelayingPort
-from tidings.core.overlay.guaranteed.share_definition import ShareDefinition
+from tidings.core.overlay.guaranteed.share_definition import defined
 from tidings.core.overlay.guaranteed.share_history import (
     HISTORY,
     HistoryListener,
@@ -44,8 +40,6 @@ from tidings.core.overlay.guaranteed.share_history import (
     history_row,
 )
 from tidings.core.overlay.guaranteed.share_messages import (
-    MAX_LISTED,
-    MAX_LISTED_BYTES,
     NEW_START,
     ClientGone,
     MoveMessage,
@@ -60,8 +54,6 @@ from tidings.core.overlay.guaranteed.share_messages import (
     ShareInterrupted,
     ShareLeave,
     ShareLeft,
-    ShareList,
-    ShareListRequest,
     ShareMessage,
     ShareReach,
     ShareRead,
@@ -72,13 +64,11 @@ from tidings.core.overlay.guaranteed.share_moves import ShareMoves
 from tidings.core.overlay.guaranteed.share_names import Home, ShareNames, name_topic
 from tidings.core.overlay.guaranteed.subscription_log import LogEntry
 from tidings.core.overlay.guaranteed.subscriptions import SubscriptionListener, Subscriptions
-from tidings.core.sharing.choice import SHARE_NAME
 from tidings.core.store import Store
 
 CHECK_NS = 1_000_000_000
 """How often leases are checked, and a full disk is tried again."""
 MAX_SHARES = 10_000
-DEFAULT_KEEP_NS = 7 * 24 * 3_600 * 1_000_000_000
 
 Question = ShareAttach | ShareEnd | ShareAsideRequest | ShareRead
 """What a client asks about a share by its name."""
@@ -95,7 +85,6 @@ class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
         ShareAsideRequest: "on_share_aside_request",
         ShareReach: "on_share_reach",
         ShareRead: "on_share_read",
-        ShareListRequest: "on_share_list_request",
     }
 
     def __init__(
@@ -269,27 +258,12 @@ class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
         self._set_due(held)
 
     def _create(self, message: ShareAttach, position: HistoryPosition | None) -> HeldShare:
-        if re.fullmatch(SHARE_NAME, message.name) is None:
-            raise ValueError(f"{message.name!r} is not a name of a durable subscription or group")
         if len(self.shares) >= MAX_SHARES:
             raise ValueError(f"a broker keeps at most {MAX_SHARES} durable subscriptions and groups")
         self._created += 1
-        if message.group and message.order != "none":
-            raise ValueError("a group has no order: each of its members gets some of the events")
-        interest = make_interest(message.topics, message.filter)
-        if message.order in ORDERED:
-            self._ordered.check(Order(message.order))
-        definition = ShareDefinition(
-            message.name,
-            tuple(topic.text for topic in interest.topics),
-            interest.sql,
-            message.group,
-            message.group_by,
-            message.order,
-            message.keep_for_ns or DEFAULT_KEEP_NS,
-            (self.port.node, self._incarnation, self._created),
-            start=message.start,
-        )
+        definition = defined(message, (self.port.node, self._incarnation, self._created))
+        if definition.is_ordered:
+            self._ordered.check(Order(definition.order))
         kept = KeptShare(definition, self._store)
         kept.create()
         if position is not None:
@@ -674,17 +648,14 @@ class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
         """Return the names of the shares that were here and whose events may still come here, and where they are."""
         return self._moves.status()
 
-    def on_share_list_request(self, sender: str, message: ShareListRequest) -> None:
-        names = {*self.shares, *(name for name in self._names if self._elsewhere(name) is not None)}
-        page = nsmallest(MAX_LISTED + 1, (name for name in names if name > message.after))
-        rows: list[bytes] = []
-        for name in page[:MAX_LISTED]:
-            if sum(map(len, rows)) < MAX_LISTED_BYTES:
-                rows.append(json.encode(self._row(name)))
-        text = f"[{b','.join(rows).decode()}]"
-        self.port.send(sender, ShareList(text, len(page) > len(rows)))
+    @property
+    def names(self) -> Iterator[str]:
+        """The names of the shares of the whole network, as far as this broker knows."""
+        yield from self.shares
+        yield from (name for name in self._names if name not in self.shares and self._elsewhere(name))
 
-    def _row(self, name: str) -> dict[str, object]:
+    def row(self, name: str) -> dict[str, object]:
+        """Return what `tidings subscriptions` shows of a share; of one of another broker, where it is."""
         held = self.shares.get(name)
         if held is not None:
             return self._status(held)
