@@ -14,9 +14,10 @@ import pytest
 import tidings
 from archived_broker import archived
 from recording_network import guaranteed_broker, play, running
-from tidings.core.errors import SubscriptionRefused
+from tidings.core.errors import StoreError, SubscriptionRefused
 from tidings.core.events.event import Event
-from tidings.core.overlay.guaranteed.share_history import LOW_EVENTS, ShareHistories
+from tidings.core.overlay.guaranteed.attachments import Attachments
+from tidings.core.overlay.guaranteed.share_history import HISTORY, LOW_EVENTS, ShareHistories
 from tidings.storage.archive import Archive, ArchiveSettings
 
 pytestmark = pytest.mark.timeout(100)
@@ -139,9 +140,10 @@ def test_a_long_history_waits_in_the_archive(tmp_path: Path) -> None:
             await bus.publish_many(many(count))
             async with bus.subscribe("/t", durable="d", start="earliest", max_unacked=10) as stream:
                 assert await take(stream, 1) == [0]
-            await asyncio.sleep(0.3)
-            row = await status(bus, "d")
-            assert LOW_EVENTS <= row["waiting"] < 2 * LOW_EVENTS
+            while (row := await status(bus, "d"))["waiting"] < LOW_EVENTS:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.2)
+            assert row["waiting"] == (await status(bus, "d"))["waiting"] < 2 * LOW_EVENTS
             assert str(row["waits_for"]).startswith("its history from offset ")
             async with bus.subscribe("/t", durable="d") as stream:
                 assert await take(stream, count - 1) == list(range(1, count))
@@ -320,6 +322,29 @@ def test_a_broker_without_its_archive_lets_the_history_wait(tmp_path: Path, capl
                 await bus.publish_many(many(1, 3 * LOW_EVENTS))
                 numbers = await take(stream, 3 * LOW_EVENTS - kept)
                 assert numbers == list(range(kept + 1, 3 * LOW_EVENTS + 1))
+
+    play(main)
+
+
+def test_a_disk_that_is_full_when_the_history_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The share cannot subscribe at first. It does not end for that, and tries again."""
+    real, failed = Attachments._add, []
+
+    def add(self: Attachments, client: str, message: Any, interest: Any) -> Any:
+        if message.subscription == HISTORY and not failed:
+            failed.append(client)
+            raise StoreError("the disk is full")
+        return real(self, client, message, interest)
+
+    async def main() -> None:
+        monkeypatch.setattr(Attachments, "_add", add)
+        async with tidings.embedded(mode="guaranteed", archive=True) as bus:
+            await bus.publish_many(many(100))
+            async with bus.subscribe("/t", start="earliest", durable="d") as stream:
+                assert await take(stream, 100) == list(range(100))
+                await bus.publish_many(many(5, 100))
+                assert await take(stream, 5) == list(range(100, 105))
+        assert failed == ["share:d"]
 
     play(main)
 

@@ -284,7 +284,7 @@ class EventService(RequestReply, ABC):
             start: Where the stream starts. "new": with what is published from now on. Otherwise with what the broker's
                 archive has, followed by new events without a gap or a repetition: "earliest" (the oldest event
                 kept), an offset, a datetime (events published then or later), or "last" (the newest event of each
-                topic).
+                topic). With durable or group, it says where a new one begins; one that exists goes on where it stopped.
             archive: With start and order "total" or "causal", the URL of a recorder that keeps an archive in that order
                 (`tidings record --order total --listen`). None is the archive of the broker.
 

@@ -172,8 +172,14 @@ def test_it_reads_on_only_while_little_waits(monkeypatch: pytest.MonkeyPatch) ->
     assert home.held.kept.queue.count == 98 and not home.asked
     home.held.kept.queue.join("n", 80)
     home.held.kept.due(0)
+    home.end = 150  # it has gone on meanwhile, so the end is far again
     home.parts.go_on(home.held)
-    assert home.asked and isinstance(home.received[-1], SubscribeAfterHistory)
+    assert home.asked and not any(isinstance(each, SubscribeAfterHistory) for each in home.received)
+    home.answer(0)
+    assert not any(isinstance(each, SubscribeAfterHistory) for each in home.received)
+    home.end = 103
+    home.answer(0)
+    assert isinstance(home.received[-1], SubscribeAfterHistory)
     home.end = 150
     home.answer(40)
     assert home.asked and home.held.kept.queue.waiting_count > 15, "near the end, it reads on"

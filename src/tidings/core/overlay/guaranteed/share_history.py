@@ -116,7 +116,7 @@ class _Reading:
         self.position = position
         self.asked = False
         self.end: int | None = None
-        """The archive's end, when it was read last."""
+        """The archive's end, when it was read just now."""
         self.fence: int | None = None
         """Set while it is subscribed and does not know where its history ends."""
         self.passed: tuple[Mark, ...] = ()
@@ -239,6 +239,7 @@ class ShareHistories(Part):
         if reading.asked or not kept.is_open or kept.is_full:
             return
         if not reading.is_subscribed and not self._has_little(kept):
+            reading.end = None  # by then it may be elsewhere
             return
         if self.archive is None:
             self._report(reading, "its history waits: this broker keeps no archive at the moment")

@@ -490,7 +490,7 @@ class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
                 self._settled(held, subscription, ())
             case Coverage(subscription=subscription, uncovered=uncovered):
                 self._settled(held, subscription, uncovered)
-            case SubscribeFailed(reason=reason):
+            case SubscribeFailed(subscription=subscription, reason=reason) if subscription != HISTORY:
                 self._end(held, reason)
         return True
 
