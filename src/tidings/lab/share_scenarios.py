@@ -77,18 +77,6 @@ def share_scenario(
     ordered = any(member.get("order") in ORDERED for member in members)
     for subscriber in plain if ordered else ():  # who shares the order with the durable ones
         subscriber["order"] = random.choice(("none", *ORDERED))
-    faults = [
-        *_faults(draw, [member["name"] for member in members], ordered),
-        *_deaths(draw, members),
-    ]
-    archives = {member["at"] for member in members if "start" in member}
-    for fault in faults if starts else ():
-        if fault.get("state") == "lost" and archives.intersection(fault["nodes"]):
-            fault["state"] = (
-                "kept"  # what was not written yet would be missing, and a recorder may be forgotten
-            )
-        for key in ("at_s", "until_s"):
-            fault[key] = round(fault[key] + HISTORY_S, 3)
     tables: list[tuple[str, Table]] = [
         (
             "",
@@ -103,8 +91,19 @@ def share_scenario(
         *(("[[link]]", link) for link in _slow_links(draw, members)),
         *(("[[publisher]]", publisher) for publisher in publishers),
         *(("[[subscriber]]", subscriber) for subscriber in (*members, *plain)),
-        *(("[[fault]]", fault) for fault in faults),
     ]
+    faults = [
+        *_faults(draw, [member["name"] for member in members], ordered),
+        *_deaths(draw, members),
+    ]
+    archives = {member["at"] for member in members if "start" in member}
+    for fault in faults if starts else ():
+        if fault.get("state") == "lost" and archives.intersection(fault["nodes"]):
+            # What was not written yet would be missing, and a recorder may be forgotten.
+            fault["state"] = "kept"
+        for key in ("at_s", "until_s"):
+            fault[key] = round(fault[key] + HISTORY_S, 3)
+    tables += (("[[fault]]", fault) for fault in faults)
     if ordered and draw.often(0.4):
         tables.append(("[ordering]", _ordering(draw)))
     return scenario_text(tables)
