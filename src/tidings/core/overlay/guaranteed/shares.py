@@ -23,7 +23,7 @@ from tidings.core.facts import Misbehaviour, ShareFailed
 from tidings.core.kernel import Part, TimerName
 from tidings.core.messages import Message, Notify, Subscribe, Subscribed, SubscribeFailed, Unsubscribe
 from tidings.core.overlay.guaranteed.far_links import FarLinks, FarMessage
-from tidings.core.overlay.guaranteed.far_shares import FarShares
+from tidings.core.overlay.guaranteed.far_shares import FarShares, Question, failure
 from tidings.core.overlay.guaranteed.former_home import FormerHome, Place
 from tidings.core.overlay.guaranteed.held_share import EVENTS, Client, FarClient, HeldShare, Holder
 from tidings.core.overlay.guaranteed.kept_share import KeptShare, stored_shares
@@ -43,7 +43,6 @@ from tidings.core.overlay.guaranteed.share_messages import (
     NEW_START,
     ClientGone,
     MoveMessage,
-    ShareAside,
     ShareAsideRequest,
     ShareAttach,
     ShareBack,
@@ -58,7 +57,6 @@ from tidings.core.overlay.guaranteed.share_messages import (
     ShareReach,
     ShareRead,
     ShareRefused,
-    ShareRows,
 )
 from tidings.core.overlay.guaranteed.share_moves import ShareMoves
 from tidings.core.overlay.guaranteed.share_names import Home, ShareNames, name_topic
@@ -69,9 +67,6 @@ from tidings.core.store import Store
 CHECK_NS = 1_000_000_000
 """How often leases are checked, and a full disk is tried again."""
 MAX_SHARES = 10_000
-
-Question = ShareAttach | ShareEnd | ShareAsideRequest | ShareRead
-"""What a client asks about a share by its name."""
 
 
 class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
@@ -209,7 +204,7 @@ class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
             what = "no durable subscription or group {!r} exists"
             if home is not None:
                 what = "{!r} is moving to another broker: try again"
-            self._send(client, _failure(message, what.format(message.name)))
+            self._send(client, failure(message, what.format(message.name)))
         elif isinstance(message, ShareEnd):
             self._end(held, f"client {client} cancelled {message.name!r}")
             self._send(client, ShareEnded(message.name))
@@ -665,16 +660,6 @@ class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
     @property
     def count(self) -> int:
         return len(self.shares)
-
-
-def _failure(
-    message: ShareEnd | ShareAsideRequest | ShareRead, reason: str
-) -> ShareEnded | ShareAside | ShareRows:
-    if isinstance(message, ShareEnd):
-        return ShareEnded(message.name, reason)
-    if isinstance(message, ShareRead):
-        return ShareRows(message.name, message.request, reason=reason, unread=True)
-    return ShareAside(message.name, reason=reason)
 
 
 def _done(arrivals: Arrivals, first: int, count: int) -> None:
