@@ -26,7 +26,6 @@ from tidings.bus.embedded import Embedded
 from tidings.bus.embedded import embedded as open_embedded
 from tidings.bus.expiry import Expiry
 from tidings.bus.gaps import Gap
-from tidings.bus.history_reader import Start
 from tidings.bus.receipts import Receipt
 from tidings.bus.requests import DEFAULT_CONCURRENCY, DEFAULT_TIMEOUT_S, check_handler
 from tidings.bus.service import EventService, PublishedEvent, SetAside
@@ -37,6 +36,7 @@ from tidings.core.events.event import Event, EventId
 from tidings.core.events.payload import Payload
 from tidings.core.events.subscription import OrderName
 from tidings.core.filters.language.predicates import Scalar
+from tidings.storage.starts import Start
 
 Result = TypeVar("Result")
 Options = ParamSpec("Options")

@@ -38,6 +38,7 @@ from tidings.core.kernel import Node
 from tidings.core.messages import PublishFailed
 from tidings.core.ordering.layout import EVERYTHING
 from tidings.core.ordering.subscriber import Patience
+from tidings.core.overlay.brokers import AnyBroker
 from tidings.core.overlay.epidemic.settings import Algorithm, RecoverySettings
 from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
 from tidings.core.overlay.modes import MODES
@@ -130,10 +131,16 @@ class TestNetwork:
         self._cuts: dict[tuple[str, str], Callable[[str, str], bool]] = {}
         make_broker = BrokerMaker(broker_specs(topology, overlay, settings))
         make_broker.layout, make_broker.want_order = layout, self._ordering.want
+        make_broker.on_made = self._on_made
         for name in self.brokers:
             self._network.add(name, make_broker)
         self._network.start()
         self._wait_for_links()
+
+    def _on_made(self, broker: AnyBroker) -> None:
+        archive = self._archives.get(broker.name) if isinstance(broker, GuaranteedBroker) else None
+        if archive is not None:
+            archive.watch(broker)
 
     def _wait_for_links(self) -> None:
         """Let the brokers connect before the scenario begins, so that subscriptions can complete at once."""

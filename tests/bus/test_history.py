@@ -432,8 +432,10 @@ def test_starts_that_are_none() -> None:
                     ValueError, match="archive= is for subscriptions with start= and order 'total'"
                 ):
                     bus.subscribe("/t", archive="tidings://127.0.0.1:1", **options)  # type: ignore[arg-type]
-            with pytest.raises(ValueError, match="start= is not available for durable subscriptions yet"):
-                bus.subscribe("/t", start="earliest", durable="d")
+            with pytest.raises(
+                ValueError, match="not available for durable subscriptions with order 'total'"
+            ):
+                bus.subscribe("/t", start="earliest", durable="d", order="total")
             bus.subscribe("/t", start="new", order="total")
 
     play(main)

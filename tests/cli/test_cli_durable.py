@@ -230,7 +230,8 @@ def test_who_waits_for_a_broker_is_told_which(
         (["--group", "a/b"], "--group: name 'a/b' must have"),
         (["--group", "a", "--order", "fifo"], "order 'fifo' is not available"),
         (["--durable", "a", "--keep-for", "-1d"], "--keep-for: expected a value such as 12h or 7d"),
-        (["--durable", "a", "--start", "earliest"], "--start: start= is not available"),
+        (["--durable", "a", "--start", "earliest", "--order", "total"], "--start: start= is not available"),
+        (["--durable", "a", "--start", "yesterday"], "--start: expected new, earliest, last, an offset"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -85,6 +85,43 @@ def test_the_broker_is_killed_in_the_middle_of_a_history(
     assert "the history waits: lost the connection" in caplog.text
 
 
+def test_the_home_is_killed_in_the_middle_of_a_durable_history(tmp_path: Path, start: Any) -> None:
+    """With kill -9, in the history and about its end. Its holder has what it had in hand once more, marked."""
+    count = 30_000
+
+    async def main() -> None:
+        broker = start()
+        done: list[Any] = []
+        async with package.connect(start.url, name="p") as bus, package.connect(start.url) as other:
+            await bus.publish_many(("/t", {"n": n}, bytes(200)) for n in range(count))
+            options: dict[str, Any] = {"durable": "d", "start": "earliest", "order": "fifo"}
+            async with other.subscribe("/t", **options, ack="manual") as stream:
+                publishing = asyncio.create_task(
+                    bus.publish_many(("/t", {"n": n}, b"") for n in range(count, count + 2_000))
+                )
+                for until in (500, 12_000, count - 3_000, count - 50):
+                    while len(done) < until:
+                        await finish(await stream.get(PATIENCE_S), done)
+                    broker.kill()
+                    await asyncio.to_thread(broker.communicate)
+                    broker = await asyncio.to_thread(start)
+                while len(done) < count + 2_000:
+                    await finish(await stream.get(PATIENCE_S), done)
+                await publishing
+                with pytest.raises(TimeoutError):
+                    await stream.get(0.5)
+        assert done == list(range(count + 2_000))
+
+    async def finish(event: Any, done: list[Any]) -> None:
+        try:
+            await event.ack()
+        except package.NotHeld:
+            return  # the broker was killed: it comes again
+        done.append(event.attributes["n"])
+
+    asyncio.run(asyncio.wait_for(main(), 150))
+
+
 def fill(directory: Path) -> Path:
     """Ten events, one per hour, the last one now."""
     now_ns = time.time_ns()
@@ -169,6 +206,13 @@ def test_sub_starts_where_it_is_told(tmp_path: Path, start: Any) -> None:
         7,
     ]
     assert printed("last", start.url) == [7, 8, 9]
+    durable = ("sub", start.url, "/**", "--durable", "d", "--start")
+    assert printed(*durable, "3", "--count", 2) == [3, 4]
+    assert printed(*durable, "earliest", "--count", 5) == [5, 6, 7, 8, 9]
+    assert printed("sub", start.url, "/**", "--group", "g", "--start", "last", "--count", 3) == [7, 8, 9]
+    done = tidings("sub", start.url, "/**", "--durable", "e", "--start", "77", "--count", 1)
+    assert (done.returncode, done.stderr.count("\n")) == (4, 1)
+    assert "offset 77 does not exist yet; the archive ends at 10" in done.stderr
     done = tidings("sub", start.url, "/**", "--start", "7d", "--count", 1)
     assert (done.returncode, "start with 'earliest'" in done.stderr) == (2, True)
     done = tidings("sub", start.url, "/**", "--start", "77", "--count", 1)

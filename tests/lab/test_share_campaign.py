@@ -14,10 +14,11 @@ from breadth import few
 from tidings.core.overlay.guaranteed import share_departures
 from tidings.core.overlay.guaranteed.former_home import FormerHome, Place
 from tidings.core.overlay.guaranteed.held_share import HeldShare
-from tidings.core.overlay.guaranteed.kept_share import TABLE, KeptShare, ShareDefinition
+from tidings.core.overlay.guaranteed.kept_share import KeptShare
 from tidings.core.overlay.guaranteed.merged_sources import MergedSources
 from tidings.core.overlay.guaranteed.ordered_share import OrderedShare, Position
 from tidings.core.overlay.guaranteed.ordered_shares import OrderedShares
+from tidings.core.overlay.guaranteed.share_definition import TABLE, ShareDefinition
 from tidings.core.overlay.guaranteed.share_departures import ShareDepartures
 from tidings.core.overlay.guaranteed.share_messages import ShareMoveRows
 from tidings.core.overlay.guaranteed.share_moves import ShareMoves

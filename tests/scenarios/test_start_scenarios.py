@@ -126,6 +126,24 @@ def test_who_leaves_in_the_middle_of_its_history_leaves() -> None:
     assert 0 < len(seen) < len(run.events()) and seen == run.events()[: len(seen)]
 
 
+@pytest.mark.parametrize("share", ["durable = 'd'\norder = 'fifo'\n", "durable = 'd'\n", "group = 'g'\n"])
+def test_durable_subscribers_and_groups_begin_with_history(share: str) -> None:
+    faults = crash("b2", 5.1, 5.6) + crash("s0", 6.0, 6.5) + crash("b2", 7.0, 7.1)
+    run = Run(subscriber("s0", share + LATE) + faults)
+    assert {row["start"] for row in run.subscribed} == {"earliest"}
+    done = [row["event_id"] for row in run.trace.delivered.to_pylist() if row["done_ns"] is not None]
+    assert sorted(done) == sorted(run.events())
+    assert done == run.events() or not share.startswith("durable")
+
+
+def test_members_of_a_group_share_the_history() -> None:
+    rest = "group = 'g'\nmax_unacked = 2\nwork_ms = { kind = 'constant', value = 20 }\n" + LATE
+    run = Run(subscriber("s0", rest) + subscriber("s1", rest) + subscriber("s2", rest))
+    seen = [event for number in range(3) for event in run.seen(f"s{number}#0")]
+    assert sorted(seen) == sorted(run.events())
+    assert all(run.seen(f"s{number}#0") for number in range(3))
+
+
 def test_other_scenarios_have_no_archive() -> None:
     plan = expand(parse_scenario(scenario_text(subscriber("s0"))))
     assert plan.archives == ()
@@ -161,12 +179,15 @@ def test_an_order_across_publishers_needs_virtual_time() -> None:
 def test_history_from_a_real_archive_whose_broker_is_killed(tmp_path: Path) -> None:
     late = "subscribe_at_s = 3.0\nstart = 'earliest'\n"
     text = subscriber("s0", late) + subscriber("s1", "topics = ['/a']\nfilter = 'x > 1'\n" + late)
-    faults = crash("b2", 3.05, 3.5) + crash("s0", 6.0, 6.5)
+    text += subscriber("d0", "durable = 'd'\norder = 'fifo'\n" + late)
+    text += subscriber("w0", "group = 'g'\n" + late) + subscriber("w1", "group = 'g'\n" + late)
+    faults = crash("b2", 3.05, 3.5) + crash("s0", 6.0, 6.5) + crash("d0", 5.0, 5.5)
     scenario = parse_scenario(scenario_text(text + faults, 8.0))
     summary = asyncio.run(run_live(scenario, tmp_path, lambda share: None, lambda notice: None))
     assert summary["duplicates"] == 0  # what was under way when s0 was killed counts as expected, too
     trace = Trace.read(tmp_path)
     found = [*verdicts(scenario, tmp_path), seam(trace, whole=True)]
+    assert {"durable", "group", "seam"} <= {verdict.guarantee for verdict in found}
     assert all(verdict.holds for verdict in found), found
     rows = trace.subscribed.to_pylist()
     assert {row["start"] for row in rows} == {"earliest"}

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tidings.bus.bus_shares import BusShares
 from tidings.bus.durable_stream import Durability
 from tidings.bus.expiry import Expiry, expiring
-from tidings.bus.history import NEEDS_ARCHIVE
-from tidings.bus.history_reader import HistoryReader, HistorySource, Start
+from tidings.bus.history_reader import HistoryReader, HistorySource
 from tidings.bus.host import CLOSED, ApplicationHost
 from tidings.bus.receipts import Batch, Receipt
 from tidings.bus.sequencing import Sequencing
@@ -33,7 +32,9 @@ from tidings.core.events.subscription import Subscription
 from tidings.core.facts import NobodySubscribed, NotificationsDropped, PublicationSent, StatusReceived
 from tidings.core.filters.language.predicates import Scalar
 from tidings.core.ordering.subscriber import MAX_BUFFERED, Patience
+from tidings.core.overlay.guaranteed.archive_fence import NEEDS_ARCHIVE
 from tidings.core.overlay.guaranteed.bookmarks import LeftBookmarks
+from tidings.storage.starts import Start
 
 if TYPE_CHECKING:
     from tidings.bus.memory_archive import MemoryArchive
@@ -315,7 +316,7 @@ class Bus(ApplicationHost):
             return self.archive.history(start, subscription, seam)
         opener = getattr(self.connection, "archive_opener", None)  # networks inside a process have none
         if not self.lossless or opener is None:
-            raise SubscriptionRefused(NEEDS_ARCHIVE.format(start))
+            raise SubscriptionRefused(NEEDS_ARCHIVE.format(repr(start)))
         return HistoryReader(opener(archive), start, subscription, seam)
 
     @property

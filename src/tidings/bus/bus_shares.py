@@ -31,7 +31,7 @@ from tidings.core.facts import (
     ShareFinished,
     SharesListed,
 )
-from tidings.core.overlay.guaranteed.share_messages import ShareAttach
+from tidings.core.overlay.guaranteed.share_messages import NEW_START, ShareAttach
 
 ANSWER_TIMEOUT_S = 30.0
 ABOUT_TIMEOUT_S = 3.0
@@ -82,6 +82,7 @@ class BusShares:
             durability.max_unacked,
             durability.keep_for_ns,
             durability.takeover,
+            start=durability.start,
         )
         try:
             reason = await self._ask(("attach", subscription.id), lambda: holder.attach(request))
@@ -264,6 +265,7 @@ def _without_guarantee(durability: Durability) -> Durability:
     durability = durability.unacknowledged()
     missing = {
         "durable=": not durability.group,
+        "start=": durability.start != NEW_START,
         "ack=": durability.ack != "auto",
         "keep_for=": durability.keep_for_ns != 0,
         "max_unacked=": durability.max_unacked != MAX_UNACKED,

@@ -29,6 +29,7 @@ from tidings.core.events.payload import typed_payload
 from tidings.core.events.run import Arrival, Stretch
 from tidings.core.events.subscription import Order, Subscription
 from tidings.core.events.topics import check_topic
+from tidings.core.overlay.guaranteed.share_messages import NEW_START, StartItem
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -58,6 +59,8 @@ class Durability:
     max_unacked: int = MAX_UNACKED
     max_deliveries: int | None = None
     dead_letter: str | None = None
+    start: StartItem = NEW_START
+    """Where it begins if it does not exist."""
     optional: frozenset[Literal["ack", "max_unacked"]] = frozenset()
     """Options that count only where the network has acknowledgements, instead of being refused elsewhere."""
 
@@ -390,6 +393,7 @@ def make_durability(
     max_unacked: int,
     max_deliveries: int | None,
     dead_letter: str | None,
+    start: StartItem = NEW_START,
 ) -> Durability | None:
     """Check the options of `subscribe`; return None if the subscription is neither durable nor a group."""
     if durable is not None and group is not None:
@@ -435,6 +439,7 @@ def make_durability(
         max_unacked,
         max_deliveries,
         dead_letter,
+        start,
     )
 
 

@@ -18,12 +18,13 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from tidings.bus.history_reader import HistoryGap, HistorySource, Start, seam_key
+from tidings.bus.history_reader import HistoryGap, HistorySource, seam_key
 from tidings.bus.stream import Stream
 from tidings.core.client.seam import Seam
 from tidings.core.errors import BrokerAway, ConnectionFailed, TidingsError
 from tidings.core.events.event import INT_MAX, Event
 from tidings.core.events.subscription import Subscription
+from tidings.storage.starts import Start
 
 if TYPE_CHECKING:
     from tidings.bus.service import EventService
@@ -32,10 +33,6 @@ LOW_EVENTS = 1_024
 """The next events of the archive are read when fewer than this wait for the reader."""
 RETRY_S = (0.05, 2.0)
 """How long to wait before the archive is tried again: at first, and at most."""
-NEEDS_ARCHIVE = (
-    "start={!r} needs the archive of a guaranteed broker: tidings broker --mode guaranteed --archive DIR, "
-    "or embedded(mode='guaranteed', archive=True)"
-)
 
 log = logging.getLogger("tidings")
 

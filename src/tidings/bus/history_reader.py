@@ -6,29 +6,23 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from tidings.core.client.bookmark import Reached
 from tidings.core.client.seam import Seam
 from tidings.core.errors import (
-    ArchiveAhead,
     ArchiveError,
-    ArchiveTrimmed,
     BrokerAway,
     SubscriptionRefused,
 )
 from tidings.core.events.event import Event
 from tidings.core.events.subscription import ORDERED, Subscription
+from tidings.storage.starts import Start, first_offset
 
 if TYPE_CHECKING:
     from tidings.drivers.sockets.archive_client import RemoteArchive
 
-Start = Literal["new", "earliest", "last"] | int | datetime
-"""Where a subscription starts: with new events, the oldest kept, the newest of each topic, an offset, or a time."""
-
 SETTLE_TIMEOUT_S = 30.0
-HINT = "start with 'earliest'"
 
 Result = TypeVar("Result")
 log = logging.getLogger("tidings")
@@ -56,14 +50,6 @@ class HistorySource(Protocol):
 
     def close(self) -> None:
         """End at once."""
-
-
-class Kept(Protocol):
-    """An archive, local or remote, as `first_offset` needs it."""
-
-    def bounds(self) -> tuple[int, int]: ...
-    def offset_at(self, published_ns: int) -> int: ...
-    def published_ns(self, offset: int) -> int: ...
 
 
 class HistoryReader:
@@ -223,45 +209,3 @@ def _place_in_order(event: Event) -> tuple[str, int, int]:
             f"event {event.id} was archived without an order: start later, or use order 'fifo'"
         )
     return event.order.topic, 0, event.order.number
-
-
-def first_offset(archive: Kept, start: Start, hint: str = HINT) -> int:
-    """Return the first offset to read, of a local or a remote archive. `hint` says what to do if that is refused.
-
-    Raises:
-        ArchiveTrimmed: The archive no longer has it; the message names the oldest that it has.
-        ArchiveAhead: The archive does not have it yet.
-    """
-    first, end = archive.bounds()
-    if start in ("earliest", "last") or not isinstance(start, int | datetime):
-        return first
-    if isinstance(start, int):
-        if start < first:
-            raise ArchiveTrimmed(
-                f"offset {start} is no longer in the archive; {_oldest(archive, first, end, hint)}"
-            )
-        if start > end:
-            raise ArchiveAhead(f"offset {start} does not exist yet; the archive ends at {end}")
-        return start
-    published_ns = instant_ns(start)
-    if end and (first == end or published_ns < archive.published_ns(first)):
-        when = start.astimezone(UTC).isoformat(timespec="seconds")
-        raise ArchiveTrimmed(
-            f"the archive does not reach back to {when}; {_oldest(archive, first, end, hint)}"
-        )
-    return archive.offset_at(published_ns)
-
-
-def instant_ns(instant: datetime) -> int:
-    """Return nanoseconds since 1970, 0 for what is before."""
-    since = instant - datetime(1970, 1, 1, tzinfo=UTC)
-    return max((since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000, 0)
-
-
-def _oldest(archive: Kept, first: int, end: int, hint: str) -> str:
-    if first == end:
-        return f"it has no event before offset {end}: {hint}"
-    published = datetime.fromtimestamp(archive.published_ns(first) / 1e9, UTC).isoformat(
-        timespec="milliseconds"
-    )
-    return f"the oldest event kept is at offset {first}, published {published}: {hint}"

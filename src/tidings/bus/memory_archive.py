@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from tidings.bus.history_reader import HistoryGap, Start, first_offset, seam_key
+from tidings.bus.history_reader import HistoryGap, seam_key
 from tidings.core.client.bookmark import Reached
 from tidings.core.client.seam import Seam
-from tidings.core.errors import SubscriptionRefused
+from tidings.core.errors import SubscriptionRefused, TidingsError
 from tidings.core.events.event import Event
-from tidings.core.events.subscription import OrderName, Subscription
+from tidings.core.events.rerun import runs_of
+from tidings.core.events.subscription import Interest, OrderName, Subscription
 from tidings.core.overlay.guaranteed.archive_fence import ArchiveFence
 from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
+from tidings.core.overlay.guaranteed.share_history import HistoryPosition, HistoryRows
+from tidings.core.overlay.guaranteed.share_messages import StartItem
+from tidings.storage.starts import Start, first_offset, history_position
 
 if TYPE_CHECKING:
     from tidings.bus.bus import Bus
@@ -58,7 +62,15 @@ class MemoryArchive:
         if isinstance(node, GuaranteedBroker):
             node.attachments.archive = (self._recorder.client_name, stream.subscription.id)
         self._stream = await stream.__aenter__()
+        self.watch(node)
         self._recording = asyncio.create_task(self._record(self._stream))
+
+    def watch(self, node: object) -> None:
+        """Tell the protocol's broker, which has started, who records its archive, and let it read that."""
+        if isinstance(node, GuaranteedBroker):
+            if self._stream is not None:
+                node.attachments.archive = (self._recorder.client_name, self._stream.subscription.id)
+            node.share_histories.archive = MemoryShareArchive(self)
 
     async def _record(self, stream: Stream) -> None:
         async for event in stream:  # which acknowledges the one before
@@ -75,7 +87,7 @@ class MemoryArchive:
         node = self._find_broker()
         if not isinstance(node, GuaranteedBroker) or self._stream is None:
             raise SubscriptionRefused(f"{self.broker} keeps no archive at the moment")
-        node.attachments.archive = (self._recorder.client_name, self._stream.subscription.id)
+        self.watch(node)
         return ArchiveFence(node.name, node.attachments, node.delivery)
 
     def has_reached(self, wanted: Reached) -> bool:
@@ -102,6 +114,44 @@ class MemoryArchive:
         return next(late, len(self.events))
 
 
+class MemoryShareArchive:
+    """The archive for durable subscriptions and groups of its broker."""
+
+    def __init__(self, archive: MemoryArchive) -> None:
+        self._archive = archive
+
+    def begin(self, start: StartItem, answer: Callable[[HistoryPosition | str], None]) -> None:
+        try:
+            answer(history_position(self._archive.broker, self._archive, start))
+        except TidingsError as error:
+            answer(str(error))
+
+    def read(
+        self, interest: Interest, position: HistoryPosition, answer: Callable[[HistoryRows | str], None]
+    ) -> None:
+        events = self._archive.events
+        end = len(events)
+        below = position.newest_below
+        if position.next < below:
+            shown = newest_offsets(events, interest, below)
+            stop = below
+        else:
+            stop = min(position.next + BATCH_EVENTS, end if position.stop < 0 else position.stop)
+            shown = [at for at in range(position.next, stop) if interest.selects(events[at])]
+        rows = runs_of(events[at] for at in shown if at >= position.next)
+        answer(HistoryRows(self._archive.broker, 0, stop, end, tuple(rows)))
+
+
+def newest_offsets(events: Sequence[Event], interest: Interest, stop: int) -> list[int]:
+    """Return the offset of the newest event before `stop` of each topic, of those selected, ascending."""
+    newest: dict[str, int] = {}
+    for offset in range(stop - 1, -1, -1):
+        event = events[offset]
+        if event.topic not in newest and interest.selects(event):
+            newest[event.topic] = offset
+    return sorted(newest.values())
+
+
 class MemoryHistory:
     """Reads the history of one subscription. It has the methods of `HistoryReader`."""
 
@@ -126,7 +176,7 @@ class MemoryHistory:
             await self._reach(reached)
         self._stop = len(self._archive.events)
         if self._start == "last":
-            self._shown = self._newest()
+            self._shown = newest_offsets(self._archive.events, self._interest, self._stop)
         return []
 
     async def _reach(self, reached: Reached) -> None:
@@ -159,12 +209,3 @@ class MemoryHistory:
 
     def close(self) -> None:
         """Nothing to release."""
-
-    def _newest(self) -> list[int]:
-        """Return the offset of the newest event of each topic, ascending."""
-        newest: dict[str, int] = {}
-        for offset in range(self._stop - 1, -1, -1):
-            event = self._archive.events[offset]
-            if event.topic not in newest and self._interest.selects(event):
-                newest[event.topic] = offset
-        return sorted(newest.values())

@@ -18,8 +18,8 @@ from typing import Any, Literal, NamedTuple, Self, overload
 
 from tidings.bus.durable_stream import MAX_UNACKED, Ack, Durability, DurableStream, make_durability
 from tidings.bus.expiry import Expiry
-from tidings.bus.history import NEEDS_ARCHIVE, HistoryStream, check_start
-from tidings.bus.history_reader import HistorySource, Start
+from tidings.bus.history import HistoryStream, check_start
+from tidings.bus.history_reader import HistorySource
 from tidings.bus.receipts import Batch, Receipt
 from tidings.bus.requests import RequestReply
 from tidings.bus.stream import DEFAULT_BUFFER_EVENTS, Condition, Stream
@@ -32,6 +32,8 @@ from tidings.core.events.payload import Payload
 from tidings.core.events.run import Stretch
 from tidings.core.events.subscription import ORDERED, Order, OrderName, Subscription
 from tidings.core.filters.language.predicates import Scalar
+from tidings.core.overlay.guaranteed.archive_fence import NEEDS_ARCHIVE
+from tidings.storage.starts import Start, start_item
 
 PublishedEvent = tuple[str, Mapping[str, Scalar], Payload]
 """Topic, attributes, payload."""
@@ -285,7 +287,7 @@ class EventService(RequestReply, ABC):
             start: Where the stream starts. "new": with what is published from now on. Otherwise with what the broker's
                 archive has, followed by new events without a gap or a repetition: "earliest" (the oldest event
                 kept), an offset, a datetime (events published then or later), or "last" (the newest event of each
-                topic).
+                topic). With durable or group, it says where a new one begins; one that exists goes on where it stopped.
             archive: With start and order "total" or "causal", the URL of a recorder that keeps an archive in that order
                 (`tidings record --order total --listen`). None is the archive of the broker.
 
@@ -299,6 +301,7 @@ class EventService(RequestReply, ABC):
             f"s{next(self._subscription_numbers)}", topics, filter_sql(where), parse_order(order)
         )
         subscription.interest()  # reports mistakes here, not at the broker
+        start = check_start(start)
         durability = make_durability(
             subscription,
             durable=durable,
@@ -310,17 +313,19 @@ class EventService(RequestReply, ABC):
             max_unacked=max_unacked,
             max_deliveries=max_deliveries,
             dead_letter=dead_letter,
+            start=start_item(start),
         )
-        start = check_start(start)
         if archive is not None and (start == "new" or subscription.order not in ORDERED):
             raise ValueError("archive= is for subscriptions with start= and order 'total' or 'causal'")
-        if durability is not None and start != "new":
-            raise ValueError("start= is not available for durable subscriptions yet")
+        if durability is not None and start != "new" and subscription.order in ORDERED:
+            raise ValueError(
+                f"start= is not available for durable subscriptions with order {order!r}: use order 'fifo'"
+            )
         try:
-            if start != "new":
-                return HistoryStream(self, replace(subscription, history=True), buffer_events, start, archive)
             if durability is not None:
                 return DurableStream(self, subscription, buffer_events, durability)
+            if start != "new":
+                return HistoryStream(self, replace(subscription, history=True), buffer_events, start, archive)
             return Stream(self, subscription, buffer_events)
         except TypeError:
             raise ValueError(f"buffer_events must be a number, not {buffer_events!r}") from None
@@ -335,7 +340,7 @@ class EventService(RequestReply, ABC):
         Raises:
             SubscriptionRefused: The service keeps no archive from which a subscription can start.
         """
-        raise SubscriptionRefused(NEEDS_ARCHIVE.format(start))
+        raise SubscriptionRefused(NEEDS_ARCHIVE.format(repr(start)))
 
     @property
     def client_name(self) -> str:

@@ -52,10 +52,10 @@ from tidings.cli.shared.subscription_options import (
 
 if TYPE_CHECKING:
     from tidings.bus.gaps import Gap
-    from tidings.bus.history_reader import Start
     from tidings.bus.host import ApplicationHost
     from tidings.bus.stream import Stream
     from tidings.core.events.event import Event
+    from tidings.storage.starts import Start
 
 
 Topics = Annotated[

@@ -6,13 +6,15 @@ across publishers, together with plain subscribers. A share to which nobody is a
 neither earlier nor later; what waited then is lost. Once all faults are over, everybody is attached who wants to be,
 every event since the acceptance is done, and nothing waits any more. A seed replays its run exactly.
 
+With `--starts`, most of them begin with what was published before, which is done once, too.
+
 A broker that loses its disk takes the durable subscriptions and groups that it keeps with it. They begin anew, and are
 not judged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from random import Random
@@ -21,6 +23,7 @@ from typing import Any
 from tidings.core.kernel import Port, TimerName
 from tidings.core.overlay.brokers import AnyBroker
 from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
+from tidings.core.overlay.guaranteed.share_history import LOW_EVENTS, ShareHistories
 from tidings.core.overlay.guaranteed.share_moves import ShareMoves
 from tidings.core.overlay.guaranteed.share_takeovers import ShareTakeovers
 from tidings.drivers.virtual.crash_points import CrashPoints
@@ -28,12 +31,12 @@ from tidings.drivers.virtual.network import SimulatedNetwork
 from tidings.lab.newcomers import schedule_newcomers
 from tidings.lab.quiet import unsettled
 from tidings.lab.seeds import CampaignResult, problems_of, run_command, seeds_parser
-from tidings.lab.share_scenarios import ORDERED, share_scenario
+from tidings.lab.share_scenarios import BEGIN_S, ORDERED, share_scenario
 from tidings.scenarios.checking import kills_publishers, only_clients_crash
 from tidings.scenarios.file.expand import expand
 from tidings.scenarios.file.faults import forgetful_nodes
 from tidings.scenarios.file.load import parse_scenario
-from tidings.scenarios.file.times import NS_PER_S
+from tidings.scenarios.file.times import NS_PER_MS, NS_PER_S
 from tidings.scenarios.simulate import Simulation
 from tidings.scenarios.trace.checkers import (
     causal_order,
@@ -42,6 +45,7 @@ from tidings.scenarios.trace.checkers import (
     fifo,
     gap_free,
     group,
+    seam,
     total_order,
 )
 from tidings.scenarios.trace.memory import MemoryWriter
@@ -63,24 +67,39 @@ LATE_NS = 30_000_000
 MOVES_AFTER_S = (0.05, 0.3, 1.0, None)
 """With members anywhere: how long a holder is at another broker before its durable subscription follows."""
 SHORT_LEASE_S = 60.0
+AHEAD = (1, 10, LOW_EVENTS)
+"""How many events of a history may wait in a share, and how near its end the share subscribes."""
 QUIET_S = (0.5, 2.0, None)
 RUNS = (1, 1, 2, 3, 8)
 """How many events are published together, in every second run."""
 
 
 def replay_command(
-    seed: int, *, far: bool = False, race: bool = False, moves: bool = False, leases: bool = False
+    seed: int,
+    *,
+    far: bool = False,
+    race: bool = False,
+    moves: bool = False,
+    leases: bool = False,
+    starts: bool = False,
 ) -> str:
     options = " --far" * far + " --race" * race + " --moves" * moves + " --leases" * leases
+    options += " --starts" * starts
     return f"python -m {MODULE} --seeds {seed}:{seed + 1}{options} --keep share-{seed}"
 
 
 def run_seed(
-    seed: int, *, far: bool = False, race: bool = False, moves: bool = False, leases: bool = False
+    seed: int,
+    *,
+    far: bool = False,
+    race: bool = False,
+    moves: bool = False,
+    leases: bool = False,
+    starts: bool = False,
 ) -> CampaignResult:
     """Run the scenario of that seed without touching a disk; whatever goes wrong is among the problems."""
     writer = MemoryWriter()
-    kind = {"far": far, "race": race, "moves": moves, "leases": leases}
+    kind = {"far": far, "race": race, "moves": moves, "leases": leases, "starts": starts}
     text = share_scenario(seed, **kind)
     simulation = Simulation(expand(parse_scenario(text)), writer)
     network = simulation.network
@@ -93,7 +112,12 @@ def run_seed(
     random_runs = Random(f"{seed}:runs")
     for publisher in simulation.publishers if seed % 2 else ():
         publisher.together = lambda: random_runs.choice(RUNS)
-    with moving(Random(f"{seed}:moves"), far=far or moves or leases):
+    forgetful = forgetful_nodes(simulation.plan.faults)
+    for broker, archive in simulation.archives.items():
+        if broker not in forgetful:  # what was lost with a broker's disk before it was written is nowhere
+            archive.write_ns = lag(Random(f"{seed}:{archive.client.node.node}"))
+    anywhere = far or moves or leases
+    with moving(Random(f"{seed}:moves"), far=anywhere), reading(Random(f"{seed}:reads")):
         problems = problems_of(lambda: _run(simulation, writer, calm=calm), AssertionError)
     steps = network.schedule.steps
     return CampaignResult(seed, problems, *writer.counts, steps, replay_command(seed, **kind))
@@ -123,6 +147,23 @@ def moving(random: Random, *, far: bool) -> Iterator[None]:
         yield
     finally:
         ShareMoves.settled_ns, ShareTakeovers.quiet_ns = before
+
+
+@contextmanager
+def reading(random: Random) -> Iterator[None]:
+    """Let shares that begin with history read little ahead, and subscribe late."""
+    before = (ShareHistories.low_events, ShareHistories.near_events)
+    ShareHistories.low_events, ShareHistories.near_events = random.choice(AHEAD), random.choice(AHEAD)
+    try:
+        yield
+    finally:
+        ShareHistories.low_events, ShareHistories.near_events = before
+
+
+def lag(random: Random) -> Callable[[], int]:
+    """Return how long an archive takes for each write: archives lag behind the live events."""
+    longest_ms = random.choice((0, 5, 60))
+    return lambda: random.randint(0, longest_ms) * NS_PER_MS
 
 
 def _add_crash_points(simulation: Simulation, *, at_homes: bool) -> None:
@@ -261,8 +302,15 @@ def verdicts(simulation: Simulation, trace: Trace, *, calm: bool) -> Iterator[st
         gap_free(trace, confirmed_only=confirmed_only),
         durable(trace, confirmed_only=confirmed_only, calm=calm),
         group(trace, confirmed_only=confirmed_only, calm=calm),
+        seam(trace, confirmed_only=confirmed_only, whole=have_everything(simulation)),
     ]
     yield from (str(verdict) for verdict in found if not verdict.holds)
+
+
+def have_everything(simulation: Simulation) -> bool:
+    """Return whether the archives began before anything was published; a slow network may delay them."""
+    began = [archive.began_ns for archive in simulation.archives.values()]
+    return all(began_ns is not None and began_ns < BEGIN_S * NS_PER_S for began_ns in began)
 
 
 def forgotten(simulation: Simulation) -> frozenset[str]:
@@ -292,10 +340,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = seeds_parser(MODULE, __doc__)
     parser.add_argument("--far", action="store_true", help="members may be at any broker")
     parser.add_argument("--race", action="store_true", help="with --far: members may come at once")
+    parser.add_argument("--starts", action="store_true", help="most begin with what was published before")
     parser.add_argument("--moves", action="store_true", help="durable subscriptions alone, which move a lot")
     parser.add_argument("--leases", action="store_true", help="shares are kept for moments, and end")
     options = parser.parse_args(arguments)
-    chosen = {name: getattr(options, name) for name in ("far", "race", "moves", "leases")}
+    chosen = {name: getattr(options, name) for name in ("far", "race", "moves", "leases", "starts")}
     return run_command(options, partial(run_seed, **chosen), partial(share_scenario, **chosen))
 
 

@@ -22,6 +22,10 @@ SETTLE_S = 10_800.0
 all former homes, and its answer back, before the next one: up to ten seconds for each of hundreds."""
 HEAD_START_S = 1.0
 """By then the whole network knows a durable subscription or group."""
+BEGIN_S = 1.0
+"""By then archives record: before, nothing is published."""
+HISTORY_S = 3.0
+"""How much later everything else happens if subscriptions begin with history."""
 ORDERED = ("total", "causal")
 ORDERS = ("none", "fifo", *ORDERED)
 LEASES_S = (0.5, 1.0, 2.0, 5.0)
@@ -69,9 +73,16 @@ class ShareDraw(Dice):
 
 
 def share_scenario(
-    seed: int, *, far: bool = False, race: bool = False, moves: bool = False, leases: bool = False
+    seed: int,
+    *,
+    far: bool = False,
+    race: bool = False,
+    moves: bool = False,
+    leases: bool = False,
+    starts: bool = False,
 ) -> str:
-    """Return the text of a scenario file."""
+    """Return the text of a scenario file. `starts`: the same, later, and most durable subscriptions and groups begin
+    with what was published before."""
     draw = ShareDraw(seed, far=far, race=race, moves=moves, leases=leases)
     random = draw.random
     publishers = [random_publisher(draw, number) for number in range(random.randint(1, 3))]
@@ -79,25 +90,63 @@ def share_scenario(
         member for number in range(random.randint(1, 3)) for member in _share(draw, f"share{number}", number)
     ]
     plain = [random_subscriber(draw, number) for number in range(random.randint(0, 2))]
+    if starts:
+        _begin_with_history(seed, draw, publishers, members)
     ordered = any(member.get("order") in ORDERED for member in members)
     for subscriber in plain if ordered else ():  # who shares the order with the durable ones
         subscriber["order"] = random.choice(("none", *ORDERED))
     tables: list[tuple[str, Table]] = [
-        ("", {"seed": seed, "duration_s": draw.duration_s, "settle_s": SETTLE_S}),
+        (
+            "",
+            {
+                "seed": seed,
+                "duration_s": draw.duration_s + HISTORY_S * starts,
+                "settle_s": SETTLE_S,
+            },
+        ),
         ("[network]", _network(draw)),
         ("[overlay]", _overlay(draw)),
         *(("[[link]]", link) for link in _slow_links(draw, members)),
         *(("[[publisher]]", publisher) for publisher in publishers),
         *(("[[subscriber]]", subscriber) for subscriber in (*members, *plain)),
     ]
+    faults: list[Table] = []
     if not draw.calm:
-        names = [member["name"] for member in members]
-        faults = [*_faults(draw, names, ordered), *_deaths(draw, members)]
+        faults = [*_faults(draw, [member["name"] for member in members], ordered), *_deaths(draw, members)]
         faults += _lonely_homes(draw, members) if draw.leases else []
-        tables += (("[[fault]]", fault) for fault in faults)
+    if starts:
+        _fail_later(faults, {member["at"] for member in members if "start" in member})
+    tables += (("[[fault]]", fault) for fault in faults)
     if ordered and draw.often(0.4):
         tables.append(("[ordering]", _ordering(draw)))
     return scenario_text(tables)
+
+
+def _fail_later(faults: Sequence[Table], archives: set[str]) -> None:
+    """Let everything fail as much later as it happens. Brokers with an archive keep their disks: what was not written
+    yet would be missing, and a recorder may be forgotten."""
+    for fault in faults:
+        if fault.get("state") == "lost" and archives.intersection(fault["nodes"]):
+            fault["state"] = "kept"
+        for key in ("at_s", "until_s"):
+            fault[key] = round(fault[key] + HISTORY_S, 3)
+
+
+def _begin_with_history(
+    seed: int, draw: ShareDraw, publishers: Sequence[Table], members: Sequence[Table]
+) -> None:
+    random = Random(f"share-starts:{seed}")
+    for publisher in publishers:
+        publisher["start_s"] += BEGIN_S
+    starts = {member.get("durable", member.get("group")): random.random() < 0.8 for member in members}
+    for member in members:
+        for key in ("subscribe_at_s", "unsubscribe_at_s"):
+            if key in member:
+                member[key] = round(member[key] + HISTORY_S, 3)
+        if starts[member.get("durable", member.get("group"))]:
+            member["start"] = "earliest"
+            if member.get("order") in ORDERED:
+                member["order"] = "fifo"
 
 
 def _network(draw: ShareDraw) -> Table:

@@ -7,7 +7,7 @@ A seed replays its run exactly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 
 from tidings.drivers.virtual.crash_points import CrashPoints
@@ -24,10 +24,12 @@ from tidings.lab.random_scenarios import (
     scenario_text,
 )
 from tidings.lab.seeds import CampaignResult, problems_of, run_command, seeds_parser
+from tidings.lab.share_campaign import have_everything, lag
+from tidings.lab.share_scenarios import BEGIN_S
 from tidings.scenarios.file.expand import expand
 from tidings.scenarios.file.faults import forgetful_nodes
 from tidings.scenarios.file.load import parse_scenario
-from tidings.scenarios.file.times import NS_PER_MS, NS_PER_S
+from tidings.scenarios.file.times import NS_PER_S
 from tidings.scenarios.simulate import Simulation
 from tidings.scenarios.trace.checkers import causal_order, exactly_once, fifo, gap_free, seam, total_order
 from tidings.scenarios.trace.memory import MemoryWriter
@@ -40,8 +42,6 @@ CRASH_POINTS_EVERY = 4
 """In one of this many runs, brokers crash before they commit or before they send."""
 RUNS = (1, 1, 2, 3, 8)
 """How many events are published together, in every second run."""
-BEGIN_S = 1.0
-"""By then the archives record: before, nothing is published and nothing fails."""
 ORDERS = (("none", "fifo"), ("none", "fifo"), ("total",), ("causal",))
 """What the subscribers of one archive may ask for."""
 
@@ -165,16 +165,10 @@ def run_seed(seed: int) -> CampaignResult:
         publisher.together = lambda: random.choice(RUNS)
     for broker, archive in simulation.archives.items():
         if broker not in forgetful:  # what was lost with a broker's disk before it was written is nowhere
-            archive.write_ns = _lag(Random(f"{seed}:{archive.client.node.node}"))
+            archive.write_ns = lag(Random(f"{seed}:{archive.client.node.node}"))
     problems = problems_of(lambda: _run(simulation, writer), AssertionError)
     steps = simulation.network.schedule.steps
     return CampaignResult(seed, problems, *writer.counts, steps, replay_command(seed))
-
-
-def _lag(random: Random) -> Callable[[], int]:
-    """Return how long an archive takes for each write: archives lag behind the live events."""
-    longest_ms = random.choice((0, 5, 60))
-    return lambda: random.randint(0, longest_ms) * NS_PER_MS
 
 
 def _run(simulation: Simulation, writer: MemoryWriter) -> Iterator[str]:
@@ -191,7 +185,7 @@ def _run(simulation: Simulation, writer: MemoryWriter) -> Iterator[str]:
         yield trouble
     for publisher in simulation.publishers:
         publisher.close()
-    found = verdicts(writer.trace(), whole=_have_everything(simulation))
+    found = verdicts(writer.trace(), whole=have_everything(simulation))
     yield from (str(verdict) for verdict in found if not verdict.holds)
     yield from () if simulation.ordering is None else simulation.ordering.misbehaviour
 
@@ -201,12 +195,6 @@ def _unfinished(simulation: Simulation, writer: MemoryWriter) -> str | None:
     waiting = [publisher.waiting for publisher in simulation.publishers]
     waiting += [subscriber.waiting for subscriber in simulation.subscribers]
     return unsettled(simulation.network) or next(filter(None, waiting), None) or writer.unanswered()
-
-
-def _have_everything(simulation: Simulation) -> bool:
-    """Return whether the archives began before anything was published; a crash in the beginning may delay them."""
-    began = [archive.began_ns for archive in simulation.archives.values()]
-    return all(began_ns is not None and began_ns < BEGIN_S * NS_PER_S for began_ns in began)
 
 
 def verdicts(trace: Trace, *, whole: bool) -> list[Verdict]:

@@ -204,6 +204,7 @@ class ShareActor:
                 self._order.value,
                 share.max_unacked,
                 share.keep_for_ns,
+                start=share.start,
             )
         )
 

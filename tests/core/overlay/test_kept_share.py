@@ -10,7 +10,8 @@ from msgspec import Raw
 
 from breadth import examples
 from tidings.core.events.event import decode_event, make_publication
-from tidings.core.overlay.guaranteed.kept_share import TABLE, KeptShare, ShareDefinition, stored_shares
+from tidings.core.overlay.guaranteed.kept_share import KeptShare, stored_shares
+from tidings.core.overlay.guaranteed.share_definition import TABLE, ShareDefinition
 from tidings.core.store import MemoryStore
 
 MEMBERS = ("a", "b")
@@ -33,6 +34,8 @@ class KeepingAShare(RuleBasedStateMachine):
         self.aside: set[int] = set()
         self.sequence = 0
         self.position = b""
+        self.history: list[int] = []
+        """Sequences that were taken as history."""
         self.now = 0
 
     @initialize()
@@ -59,6 +62,25 @@ class KeepingAShare(RuleBasedStateMachine):
             stretches.append((make_publication(source, 0, self.sequence, "/jobs", {}, b"", 1), is_late))
             self.undone[self.sequence] = 0
         self.kept.take_in_order(stretches[::-1], position)
+        self.position = position
+
+    @rule(
+        count=st.integers(0, 3),
+        again=st.integers(0, 3),
+        passed=st.integers(0, 2),
+        position=st.binary(max_size=2),
+    )
+    def take_history(self, count: int, again: int, passed: int, position: bytes) -> None:
+        """Some of it was taken before; of some sources nothing more is wanted."""
+        new = [*range(self.sequence + 1, self.sequence + count + 1)]
+        sequences = [*self.history[len(self.history) - again :], *new]
+        stretches = [make_publication("h", 0, each, "/jobs", {}, b"", 1) for each in sequences]
+        self.sequence += count + passed
+        self.kept.take(*stretches, position=position, passed=[("h", 0, self.sequence), ("other", 1, 7)])
+        self.undone |= dict.fromkeys(new, 0)
+        assert self.kept.highest(("h", 0)) == self.sequence
+        assert self.kept.highest(("other", 1)) == 7
+        self.history += new
         self.position = position
 
     @rule()
@@ -197,6 +219,22 @@ def test_at_a_limit_a_share_says_that_it_is_full(
     kept.due(0)
     kept.finish("a", ((1, 1),))
     assert not kept.is_full
+
+
+def test_the_sources_that_were_silent_longest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidings.core.overlay.guaranteed.kept_share.MAX_SOURCES", 3)
+    store = MemoryStore()
+    kept = KeptShare(DEFINITION, store)
+    kept.create()
+    kept.take(*(make_publication(source, 0, 5, "/jobs", {}, b"", 1) for source in "abc"))
+    kept.take(
+        make_publication("d", 0, 1, "/jobs", {}, b"", 1),
+        make_publication("a", 0, 6, "/jobs", {}, b"", 1),
+        passed=[("e", 0, 9)],
+    )
+    (again,) = stored_shares(store, 0)
+    for each in (kept, again):
+        assert sorted(each.marks) == [(("a", 0), 6), (("d", 0), 1), (("e", 0), 9)]
 
 
 def test_equal_values_stay_together_after_a_restart() -> None:

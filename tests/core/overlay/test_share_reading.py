@@ -13,7 +13,8 @@ from breadth import few
 from tidings.core.events.event import make_publication
 from tidings.core.events.run import decode_stretch
 from tidings.core.overlay.guaranteed.held_share import Client, HeldShare
-from tidings.core.overlay.guaranteed.kept_share import KeptShare, ShareDefinition, stored_shares
+from tidings.core.overlay.guaranteed.kept_share import KeptShare, stored_shares
+from tidings.core.overlay.guaranteed.share_definition import ShareDefinition
 from tidings.core.overlay.guaranteed.share_messages import (
     ShareAccepted,
     ShareAsideRequest,

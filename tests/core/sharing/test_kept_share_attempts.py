@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tidings.core.events.event import make_publication
-from tidings.core.overlay.guaranteed.kept_share import RETURN_NS, KeptShare, ShareDefinition, stored_shares
+from tidings.core.overlay.guaranteed.kept_share import RETURN_NS, KeptShare, stored_shares
+from tidings.core.overlay.guaranteed.share_definition import ShareDefinition
 from tidings.core.store import MemoryStore
 
 DEFINITION = ShareDefinition("jobs", ("/a",), None, True, "", "none", 1)

@@ -32,12 +32,8 @@ MISTAKES = [
     (LIMITED, "subscriber[0].max_deliveries: needs durable or group"),
     ("keep_for_s = 1", "subscriber[0].keep_for_s: needs durable or group"),
     (
-        DURABLE + "start = 'earliest'",
-        'subscriber[0].start: "earliest" is not available with durable, which starts when it is first attached to',
-    ),
-    (
-        GROUP + "start = 'earliest'",
-        'subscriber[0].start: "earliest" is not available with group, which starts when it is first attached to',
+        DURABLE + "start = 'earliest'\norder = 'total'",
+        'subscriber[0].start: "earliest" is not available with durable and order "total"; use "fifo"',
     ),
     (
         "start = 'earliest'\nchanges = [{ at_s = 1, add = ['/b'] }]\ntopics = ['/a']",

@@ -89,6 +89,27 @@ def seam_rows() -> Rows:
     )
 
 
+def share_seam_rows(**names: str) -> Rows:
+    """History from p:2 on, accepted at 35, then live events: `a` dies with p:3 in its hands, which `b` gets."""
+    kept = {"durable": "billing"} | names
+    asked = SubscribedRow("a", "x", ["/t"], None, "none", 33, 35, start="earliest")._replace(**kept)
+    return Rows(
+        published(*"00000"),
+        [
+            asked._replace(detached_ns=62),
+            asked._replace(subscriber="b", requested_ns=63, accepted_ns=64),
+        ],
+        [
+            handed("a", 0, 2, 60, done=60),
+            handed("a", 1, 3, 61),
+            *(
+                handed("b", place, place + 3, 65 + place, 2 - (place > 0), done=65 + place)
+                for place in range(3)
+            ),
+        ],
+    )
+
+
 def broken(rows: Rows) -> dict[str, int]:
     return {
         found.guarantee: found.violations for found in check_all(rows.trace(), GUARANTEES) if not found.holds
@@ -124,7 +145,11 @@ def drop(make: Make, *places: int) -> Rows:
     return rows
 
 
-@pytest.mark.parametrize("make", [durable_rows, group_rows, seam_rows])
+def group_seam_rows() -> Rows:
+    return share_seam_rows(durable=None, share_of="workers")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("make", [durable_rows, group_rows, seam_rows, share_seam_rows, group_seam_rows])
 def test_the_correct_traces_hold_in_everything(make: Callable[[], Rows]) -> None:
     assert broken(make()) == {}
 
@@ -312,6 +337,15 @@ def test_groups_without_values_have_no_order() -> None:
         (lambda: drop(seam_rows, 2), {"seam": 1, "gap_free": 1}, "p:4"),
         (lambda: drop(seam_rows, 1, 2, 3), {"seam": 1, "gap_free": 2}, "p:3"),
         (lambda: add(seam_rows, handed("a", 4, 3, 70)), {"seam": 1, "exactly_once": 1}, "again at the seam"),
+        (lambda: drop(share_seam_rows, 1, 2), {"seam": 1}, "p:3, selected by durable billing, is missing"),
+        (lambda: drop(share_seam_rows, 2), {"seam": 1}, "p:3"),
+        (lambda: drop(share_seam_rows, 3), {"seam": 1, "durable": 1, "gap_free": 1}, "p:4"),
+        (lambda: drop(group_seam_rows, 1, 2), {"seam": 1}, "p:3, selected by group workers, is missing"),
+        (
+            lambda: add(share_seam_rows, handed("b", 3, 2, 70, done=70)),
+            {"seam": 1, "exactly_once": 1, "durable": 2},
+            "again at the seam",
+        ),
     ],
 )
 def test_a_seam(rows: Callable[[], Rows], found: dict[str, int], text: str) -> None:

@@ -179,7 +179,11 @@ def seam_twin(rows: Rows) -> int:
     for account in accounts(rows):
         if account.rows[0].start is None:
             continue
-        came = {row.event_id for row in deliveries(rows, account)}
+        shown = deliveries(rows, account)
+        came = {row.event_id for row in shown if not account.kind or row.done_ns is not None}
+        waits = {row.event_id for row in shown} if account.kind and account.ended else set()
+        if account.kind == "group" and account.ended:
+            waits = {event.event_id for event in events}
         count += repeated(rows, account)
         for source in {event.source for event in events}:
             mine = [event for event in events if event.source == source and account.selects(event)]
@@ -193,7 +197,7 @@ def seam_twin(rows: Rows) -> int:
                 owed = account.cancelled is None or event.at_ns < account.cancelled
                 before = account.accepted is not None and not account.ended and event.at_ns < account.accepted
                 inside = low < event.at_ns and (event.at_ns < high or before)
-                count += owed and inside and event.event_id not in came
+                count += owed and inside and event.event_id not in came | waits
     return count
 
 

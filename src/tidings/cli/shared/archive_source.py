@@ -13,8 +13,8 @@ from tidings.cli.shared.options import check_tls_ca, option, read_token
 from tidings.cli.shared.subscription_options import check_patterns
 
 if TYPE_CHECKING:
-    from tidings.bus.history_reader import Kept
     from tidings.recording.replay import Source
+    from tidings.storage.starts import Kept
 
 EARLIEST, LATEST = "earliest", "latest"
 
@@ -92,7 +92,7 @@ def archive_source(
 def _first_since(archive: Kept, first: int, instant: datetime) -> int:
     """Return the offset of the first event published then. Of an archive that has dropped nothing, whoever asks for
     more than it has gets all that it has."""
-    from tidings.bus.history_reader import first_offset, instant_ns
+    from tidings.storage.starts import first_offset, instant_ns
 
     if first == 0:
         return archive.offset_at(instant_ns(instant))

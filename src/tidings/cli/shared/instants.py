@@ -11,7 +11,7 @@ from tidings.cli.shared.options import option
 from tidings.cli.shared.retention import SECONDS
 
 if TYPE_CHECKING:
-    from tidings.bus.history_reader import Start
+    from tidings.storage.starts import Start
 
 TIMES = "a time ago such as 2h, 90s or 7d, or an ISO 8601 time such as 2026-11-18T12:00:00Z"
 

@@ -251,7 +251,9 @@ class ShareHolder(Part):
 
     def on_share_interrupted(self, sender: str, message: ShareInterrupted) -> None:
         held = self._held.get(message.subscription)
-        if held is not None and not held.leaving:
+        if held is not None and held.leaving:  # nobody else may answer: the share may have moved meanwhile
+            self._forget(message.subscription, "")
+        elif held is not None:
             self._ask_again(held)
             self.port.emit(ShareAttached(message.subscription, (message.home,)))
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from tidings.bus.durable_stream import MAX_UNACKED, Durability
 from tidings.core.errors import ConnectionFailed, SubscriptionRefused
 from tidings.core.events.subscription import Order, Subscription
+from tidings.core.overlay.guaranteed.share_messages import NEW_START
 
 DEFAULT_HOLD_S = 10.0
 MIN_HOLD_S = 0.1
@@ -42,6 +43,7 @@ def _missing(support: HeldSupport, subscription: Subscription, durability: Durab
         "takeover=": durability.takeover,
         f'order="{subscription.order}" with durable=': subscription.order is not Order.NONE,
         "keep_for=": not support.expires and durability.keep_for_ns != 0,
+        "start= with durable= or group=": durability.start != NEW_START,
         'ack="manual"': not support.keeps and durability.ack == "manual",
         "max_deliveries=": not support.keeps and durability.max_deliveries is not None,
         "max_unacked=": not support.keeps and durability.max_unacked != MAX_UNACKED,
@@ -52,7 +54,7 @@ def _missing(support: HeldSupport, subscription: Subscription, durability: Durab
 
 
 def _hint(support: HeldSupport, missing: str) -> str:
-    if missing in ("group_by=", "takeover=") or missing.startswith("order="):
+    if missing in ("group_by=", "takeover=") or missing.startswith(("order=", "start=")):
         return "; a guaranteed network of tidings has it"
     if "without" in missing:
         return ": it cannot set events aside"

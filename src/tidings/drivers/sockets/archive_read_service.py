@@ -161,6 +161,12 @@ class ArchiveReadService:
             kind = next((name for name, cls in FAILURES.items() if isinstance(error, cls)), "error")
             reading.session.send(ArchiveFailed(message.request, kind, str(error)[:MAX_REASON_CHARACTERS]))
 
+    async def use(self, use: Callable[[ArchiveReader], Result]) -> Result:
+        """Use the archive in the thread, on behalf of this process."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, lambda: use(self._current_reader())
+        )
+
     async def _call(self, reading: _Reading, use: Callable[[ArchiveReader], Result]) -> Result:
         def call() -> Result:
             reader = self._current_reader()

@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from tidings.drivers.sockets.archive_read_service import (
         ArchiveReadService,  # it needs pyarrow, which most brokers do not
     )
+    from tidings.drivers.sockets.broker_history import BrokerHistory
 
 log = logging.getLogger("tidings.net")
 
@@ -117,6 +118,7 @@ class BrokerServer:
         """The sequencers' addresses, announced to clients."""
         self._sequencers = tuple(sequencers)
         self._order: BrokerOrder | None = None
+        self._history: BrokerHistory | None = None
         self._archive = archive
         self.describe_archive: Callable[[], dict[str, object]] | None = None
         """Set by a recorder in this process: what it returns is added to the status."""
@@ -214,7 +216,7 @@ class BrokerServer:
             address="" if self.address.host in EVERYWHERE else str(self.address),
         )
         self._node, self.host.turns.store = make()
-        self._find_order()
+        self._find_others()
         try:
             self._node.start()
         except StoreCorrupt as error:
@@ -222,11 +224,15 @@ class BrokerServer:
             if not settings.recover:
                 raise
             self._node, self.host.turns.store = make(damage=error)
-            self._find_order()
+            self._find_others()
             self._node.start()
 
-    def _find_order(self) -> None:
-        """Give the protocol its way to the sequencers, if there are any."""
+    def _find_others(self) -> None:
+        """Give the protocol its way to the sequencers, and to its archive, if there are any."""
+        if self._archive is not None and isinstance(self._node, GuaranteedBroker):
+            from tidings.drivers.sockets.broker_history import BrokerHistory
+
+            self._node.share_histories.archive = self._history = BrokerHistory(self._archive)
         if self._sequencers and isinstance(self._node, GuaranteedBroker):
             ordered, token = self._node.ordered_shares, self.identity.token
             self._order = BrokerOrder(self.host, ordered, self._sequencers, token, self.host.tls)
@@ -248,6 +254,8 @@ class BrokerServer:
         self.host.stopped = True
         if self._order is not None:
             await self._order.stop()
+        if self._history is not None:
+            await self._history.stop()
         await self.host.stop(None if self._archive is None else self._archive.close)
 
     def record_archive(self, client: str, subscription: str) -> None:

@@ -123,6 +123,7 @@ def _check_alike(name: str, first: Placed, other: Placed) -> None:
         "order": two.order != one.order,
         "group_by": two.group_by != one.group_by,
         "keep_for_s": two.keep_for_s != one.keep_for_s,
+        "start": two.start != one.start,
     }
     for key, differs in differing.items():
         if differs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidings.core.errors import ScenarioError
 from tidings.scenarios.file.archives import EARLIEST, archive_order
+from tidings.scenarios.file.ordering import ORDERS
 from tidings.scenarios.file.schema import Order, Scenario
 
 
@@ -17,10 +18,9 @@ def check_starts(scenario: Scenario) -> None:
         mode = scenario.overlay.mode
         if mode != "guaranteed":
             raise ScenarioError(f'{path}.start: "earliest" needs overlay.mode "guaranteed", not "{mode}"')
-        kind = "group" if subscriber.group is not None else "durable"
-        if getattr(subscriber, kind) is not None:
+        if subscriber.durable is not None and subscriber.order in ORDERS:
             raise ScenarioError(
-                f'{path}.start: "earliest" is not available with {kind}, which starts when it is first attached to'
+                f'{path}.start: "earliest" is not available with durable and order "{subscriber.order}"; use "fifo"'
             )
         if subscriber.changes:
             raise ScenarioError(

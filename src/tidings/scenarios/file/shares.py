@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from tidings.core.overlay.guaranteed.share_messages import NEW_START, StartItem
 from tidings.scenarios.file.schema import Ack, ConstantDelay, Delay, SubscriberTable
 from tidings.scenarios.file.times import nanoseconds
 
@@ -25,6 +26,7 @@ class PlannedShare(Struct, frozen=True, kw_only=True):
     """The topic for events that were delivered more often than `max_deliveries`; both or none."""
     keep_for_ns: int = 0
     """0: the broker's default."""
+    start: StartItem = NEW_START
 
     @property
     def durable(self) -> str | None:
@@ -46,5 +48,6 @@ def plan_share(subscriber: SubscriberTable) -> PlannedShare | None:
         max_unacked=subscriber.max_unacked or MAX_UNACKED,
         max_deliveries=subscriber.max_deliveries,
         dead_letter=subscriber.dead_letter,
+        start=(subscriber.start, 0),
         keep_for_ns=0 if subscriber.keep_for_s is None else max(nanoseconds(subscriber.keep_for_s), 1),
     )

@@ -79,7 +79,7 @@ class SubscriberProgress:
     @property
     def begins_anew(self) -> bool:
         """True if its subscription ends with a crash."""
-        return not self.kept and (self.ordered or self.plan.start != "new")
+        return not self.kept and (self.ordered or (self.plan.start != "new" and self.plan.share is None))
 
     def work(self, *, keep_resume_points: bool, position: int = 0) -> SubscriberWork:
         """Return what it still has to do; without resume points, it has forgotten what it was shown. `position`: with a
@@ -130,7 +130,9 @@ class SubscriberProgress:
 
 
 def _is_kept(plan: PlannedSubscriber, *, keeps: bool, resumes: bool) -> bool:
-    return plan.start == "new" and (resumes if plan.order in ORDERS else keeps)
+    """Return whether its subscription goes on after a crash; a durable subscription or group does by itself."""
+    is_new = plan.start == "new" or plan.share is not None
+    return is_new and (resumes if plan.order in ORDERS else keeps)
 
 
 class RunLedger:
@@ -145,9 +147,7 @@ class RunLedger:
         resumes: bool = False,
     ) -> None:
         self.subscribers = {
-            plan.name: SubscriberProgress(
-                plan, kept=plan.start == "new" and (resumes if plan.order in ORDERS else keeps)
-            )
+            plan.name: SubscriberProgress(plan, kept=_is_kept(plan, keeps=keeps, resumes=resumes))
             for plan in subscribers
         }
         self.missed = 0

@@ -27,6 +27,7 @@ from tidings.scenarios.live.client import follow
 from tidings.scenarios.live.facts import SubscriberWork
 from tidings.scenarios.live.link import ClientRole, LiveLink, report
 from tidings.scenarios.share_actor import HandedEvent, ShareActor
+from tidings.scenarios.trace.shares import NEW
 
 log = logging.getLogger("tidings.cli")
 
@@ -70,7 +71,8 @@ class LiveShareSubscriber(ClientRole):
 
     def requested(self, window: Window) -> None:
         subscription, at_ns = window.subscription, self._since_start(window.requested_at)
-        report(words.Requested(self.name, subscription.id, subscription.topics, at_ns))
+        start = None if self._work.start == NEW else self._work.start
+        report(words.Requested(self.name, subscription.id, subscription.topics, at_ns, start))
 
     def joined(self, window: Window, life: str) -> None:
         report(words.JoinedReport(self.name, window.subscription.id, life))

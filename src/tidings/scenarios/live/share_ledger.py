@@ -13,6 +13,7 @@ from tidings.core.events.subscription import Interest, make_interest
 from tidings.core.events.topics import EVERYTHING
 from tidings.core.filters.language.predicates import Scalar
 from tidings.scenarios.actor import NEVER
+from tidings.scenarios.file.archives import EARLIEST
 from tidings.scenarios.file.expand import PlannedSubscriber
 from tidings.scenarios.live import facts as words
 from tidings.scenarios.share_lives import Row, ShareLives
@@ -29,9 +30,11 @@ class _Event(NamedTuple):
 class _Account:
     """Tracks one durable subscription or group."""
 
-    def __init__(self, interest: Interest, lives: ShareLives) -> None:
+    def __init__(self, interest: Interest, lives: ShareLives, *, whole: bool) -> None:
+        """`whole`: it begins with history, and is owed everything."""
         self._interest = interest
         self.lives = lives
+        self._whole = whole
         self._life = ""
         self.accepted_ns = NEVER
         self.attached: dict[str, str] = {}
@@ -56,8 +59,9 @@ class _Account:
             self.owe(events)
 
     def owe(self, events: Iterable[_Event]) -> None:
+        since_ns = 0 if self._whole and self.accepted_ns != NEVER else self.accepted_ns
         for event_id, topic, attributes, at_ns in events:
-            if at_ns >= self.accepted_ns and event_id not in self.done and self._wants(topic, attributes):
+            if at_ns >= since_ns and event_id not in self.done and self._wants(topic, attributes):
                 self.undone.add(event_id)
 
     def _wants(self, topic: str, attributes: dict[str, Scalar]) -> bool:
@@ -86,7 +90,8 @@ class ShareLedger:
             if plan.share is not None:
                 interest = make_interest(plan.timeline[0].topics or (EVERYTHING.text,), plan.filter)
                 lives = ShareLives(writer, plan.share.keep_for_ns)
-                account = self._accounts.setdefault(plan.share.name, _Account(interest, lives))
+                whole = plan.start == EARLIEST
+                account = self._accounts.setdefault(plan.share.name, _Account(interest, lives, whole=whole))
                 self._share_of[plan.name] = account
                 self.positions[plan.name] = 0
 

@@ -15,11 +15,13 @@ from tidings.core.client.session import MAX_TRACKED_SOURCES
 from tidings.core.errors import SubscriptionRefused
 from tidings.core.events.event import Publication
 from tidings.core.events.run import singles
-from tidings.core.events.subscription import Order, Subscription
+from tidings.core.events.subscription import Interest, Order, Subscription
 from tidings.core.facts import Delivered, EventsGivenUp, OrderGap, SubscriptionAccepted
 from tidings.core.kernel import Node
 from tidings.core.overlay.guaranteed.archive_fence import ArchiveFence
 from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
+from tidings.core.overlay.guaranteed.share_history import HistoryPosition, HistoryRows
+from tidings.core.overlay.guaranteed.share_messages import StartItem
 from tidings.core.structures.highest import Highest
 from tidings.drivers.virtual.network import SimulatedNetwork
 from tidings.scenarios.file.archives import PlannedArchive
@@ -97,6 +99,7 @@ class SimulatedArchive:
         """Tell the broker, which has started, who records its archive."""
         if isinstance(broker, GuaranteedBroker):
             broker.attachments.archive = (self.client.node.node, SUBSCRIPTION)
+            broker.share_histories.archive = SimulatedShareArchive(self, broker)
 
     def _on_fact(self, fact: object) -> None:
         if isinstance(fact, Delivered):
@@ -130,6 +133,15 @@ class SimulatedArchive:
 
     # --- What it has
 
+    def in_broker(self, broker: GuaranteedBroker, delay_ns: int, act: Callable[[], None]) -> None:
+        """Do it later, unless the broker has crashed by then."""
+
+        def maybe(_first: object, _second: object) -> None:
+            if self._broker.up and self._broker.protocol is broker:
+                act()
+
+        self._schedule.at(self._schedule.now + delay_ns, maybe)
+
     def fence(self) -> ArchiveFence:
         """Return the fence of the present broker; SubscriptionRefused while it is down."""
         broker = self._broker.protocol if self._broker.up else None
@@ -141,6 +153,31 @@ class SimulatedArchive:
         """Return True if an archive with an order has everything up to these numbers."""
         done = self.client.application.reached(SUBSCRIPTION, 0).done
         return all(done.get(rank, -1) >= number for rank, number in wanted.done.items())
+
+
+class SimulatedShareArchive:
+    """The archive for durable subscriptions and groups of its broker."""
+
+    def __init__(self, archive: SimulatedArchive, broker: GuaranteedBroker) -> None:
+        self._archive = archive
+        self._broker = broker
+        self._id = archive.client.node.node
+
+    def begin(self, start: StartItem, answer: Callable[[HistoryPosition | str], None]) -> None:
+        self._archive.in_broker(self._broker, BATCH_NS, lambda: answer(HistoryPosition(self._id, 0)))
+
+    def read(
+        self, interest: Interest, position: HistoryPosition, answer: Callable[[HistoryRows | str], None]
+    ) -> None:
+        self._archive.in_broker(
+            self._broker, BATCH_NS, lambda: answer(self._rows(interest.matches, position))
+        )
+
+    def _rows(self, selects: Callable[[Publication], bool], position: HistoryPosition) -> HistoryRows:
+        rows, end = self._archive.rows, len(self._archive.rows)
+        stop = min(position.next + BATCH_EVENTS, end if position.stop < 0 else position.stop)
+        found = tuple(event for event, _ in rows[position.next : stop] if selects(event))
+        return HistoryRows(self._id, 0, stop, end, found)
 
 
 class HistoryReading:

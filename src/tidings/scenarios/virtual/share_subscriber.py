@@ -18,6 +18,7 @@ from tidings.scenarios.file.expand import PlannedSubscriber
 from tidings.scenarios.file.times import nanoseconds
 from tidings.scenarios.share_actor import HandedEvent, ShareActor
 from tidings.scenarios.share_lives import Row
+from tidings.scenarios.trace.shares import NEW
 from tidings.scenarios.trace.writer import TraceWriter
 from tidings.scenarios.virtual.client_node import SimulatedClient
 from tidings.scenarios.virtual.sequencers import RunOrdering
@@ -123,6 +124,7 @@ class SimulatedShareSubscriber:
             durable=share.durable,
             group_by=share.group_by or None,
             keep_for_ns=share.keep_for_ns or None,
+            start=None if plan.start == NEW else plan.start,
         )
 
     def _row(self, window: Window) -> Row:

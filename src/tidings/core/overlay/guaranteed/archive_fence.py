@@ -18,6 +18,13 @@ from tidings.core.overlay.guaranteed.queued import LocalClient
 if TYPE_CHECKING:
     from tidings.core.overlay.guaranteed.attachments import Attachments
     from tidings.core.overlay.guaranteed.delivery import Delivery
+    from tidings.core.overlay.guaranteed.local_subscriptions import ClientSubscription
+
+
+NEEDS_ARCHIVE = (
+    "start={} needs the archive of a guaranteed broker: tidings broker --mode guaranteed --archive DIR, "
+    "or embedded(mode='guaranteed', archive=True)"
+)
 
 
 class ArchiveFence:
@@ -34,22 +41,32 @@ class ArchiveFence:
         Raises:
             SubscriptionRefused: The archive does not have what the subscription selects.
         """
-        recorded = self._attachments.archive_subscription
-        if recorded is None:
-            raise SubscriptionRefused(f"{self._broker} is not recording its archive at the moment")
+        recorded = self._recorded
         attachment = self._attachments.clients.get(client)
         held = None if attachment is None else attachment.subscriptions.get(subscription)
         if attachment is None or held is None or not attachment.attached:
             raise SubscriptionRefused(f"{client} has no subscription {subscription} at {self._broker}")
-        if not recorded.interest.covers(held.interest):
-            raise SubscriptionRefused(
-                f"the archive of {self._broker} has only {described(recorded.interest)}: subscribe to no more"
-            )
+        self.check(held.interest)
         if held.record != recorded.record:
             raise SubscriptionRefused(
                 f"subscription {subscription} is older than the archive: subscribe again"
             )
         return self._delivery.last_serial
+
+    @property
+    def _recorded(self) -> ClientSubscription:
+        recorded = self._attachments.archive_subscription
+        if recorded is None:
+            raise SubscriptionRefused(f"{self._broker} is not recording its archive at the moment")
+        return recorded
+
+    def check(self, interest: Interest) -> None:
+        """Raise SubscriptionRefused unless the archive has all that the interest selects."""
+        recorded = self._recorded.interest
+        if not recorded.covers(interest):
+            raise SubscriptionRefused(
+                f"the archive of {self._broker} has only {described(recorded)}: subscribe to no more"
+            )
 
     def is_passed(self, fence: int) -> bool:
         archive = self._attachments.archive

@@ -20,6 +20,8 @@ from tidings.core.overlay.guaranteed.ordered_shares import OrderedShares
 from tidings.core.overlay.guaranteed.queued import LocalClient, name_of
 from tidings.core.overlay.guaranteed.relays import RelayingPort, Relays
 from tidings.core.overlay.guaranteed.sessions import Sessions
+from tidings.core.overlay.guaranteed.share_history import ShareHistories
+from tidings.core.overlay.guaranteed.share_listing import ShareListing
 from tidings.core.overlay.guaranteed.shares import Shares
 from tidings.core.overlay.guaranteed.spill import SpillLimits
 from tidings.core.overlay.guaranteed.subscription_log import SubscriptionLog
@@ -142,12 +144,14 @@ class GuaranteedBroker(Node, SubscriptionListener):
         )
         links = FarLinks(port, self.sessions, incarnation=incarnation)
         self.ordered_shares = OrderedShares(port, self.receive, self.attachments.on_link_down)
+        self.share_histories = ShareHistories(port, self.attachments, self.delivery, self.receive)
         self.shares = Shares(
             port,
             self.subscriptions,
             store,
             links,
             self.ordered_shares,
+            self.share_histories,
             self.receive,
             self.attachments.on_link_down,
             incarnation=incarnation,
@@ -164,7 +168,9 @@ class GuaranteedBroker(Node, SubscriptionListener):
             self.attachments,
             links,
             self.ordered_shares,
+            self.share_histories,
             self.shares,
+            ShareListing(port, self.shares),
             self.membership,
             Responders(port, matcher, self._leads_anywhere),
         )

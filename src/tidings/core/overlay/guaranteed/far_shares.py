@@ -12,16 +12,25 @@ from tidings.core.messages import Message
 from tidings.core.overlay.guaranteed.far_links import FarLinks
 from tidings.core.overlay.guaranteed.share_messages import (
     ClientGone,
+    ShareAside,
+    ShareAsideRequest,
     ShareAttach,
+    ShareEnd,
+    ShareEnded,
     ShareInterrupted,
     ShareLeft,
     ShareMessage,
+    ShareRead,
     ShareRefused,
+    ShareRows,
 )
 from tidings.core.overlay.labels import Label
 
 PATIENCE_NS = 2_000_000_000
 """How long a client waits for an unreachable home before it hears of that."""
+
+Question = ShareAttach | ShareEnd | ShareAsideRequest | ShareRead
+"""What a client asks about a share by its name."""
 
 
 class _FarHold:
@@ -151,3 +160,14 @@ class FarShares:
             if not hold.told and now - hold.since > PATIENCE_NS:
                 hold.told = True
                 self._send(client, ShareInterrupted(subscription, hold.home))
+
+
+def failure(
+    message: ShareEnd | ShareAsideRequest | ShareRead, reason: str
+) -> ShareEnded | ShareAside | ShareRows:
+    """Return the answer to a question that failed."""
+    if isinstance(message, ShareEnd):
+        return ShareEnded(message.name, reason)
+    if isinstance(message, ShareRead):
+        return ShareRows(message.name, message.request, reason=reason, unread=True)
+    return ShareAside(message.name, reason=reason)

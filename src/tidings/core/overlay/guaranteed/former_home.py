@@ -16,9 +16,9 @@ from tidings.core.client.arrivals import Arrivals
 from tidings.core.events.run import Stretch
 from tidings.core.messages import Message, Notify, Subscribed
 from tidings.core.overlay.guaranteed.held_share import inside_client
-from tidings.core.overlay.guaranteed.kept_share import ShareDefinition
 from tidings.core.overlay.guaranteed.merged_sources import MAX_COMPLETE, Done, MergedSources, SourceId
 from tidings.core.overlay.guaranteed.messages import Coverage, Missed
+from tidings.core.overlay.guaranteed.share_definition import ShareDefinition
 from tidings.core.overlay.guaranteed.share_messages import ShareForward
 from tidings.core.overlay.labels import Label
 from tidings.core.structures.highest import Highest

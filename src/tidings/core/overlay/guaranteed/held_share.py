@@ -18,8 +18,9 @@ from tidings.core.events.run import Stretch
 from tidings.core.events.subscription import make_interest
 from tidings.core.messages import Message
 from tidings.core.overlay.guaranteed import share_reading
-from tidings.core.overlay.guaranteed.kept_share import KeptShare, ShareDefinition
+from tidings.core.overlay.guaranteed.kept_share import KeptShare
 from tidings.core.overlay.guaranteed.merged_sources import Done, MergedSources, SourceId
+from tidings.core.overlay.guaranteed.share_definition import ShareDefinition
 from tidings.core.overlay.guaranteed.share_messages import (
     MAX_ASIDE_SHOWN,
     ShareAccepted,
@@ -78,6 +79,8 @@ class HeldShare:
         self.readers: set[str] = set()
         """The members that read by number (share_reading.py)."""
         self.uncovered: tuple[str, ...] = ()
+        self._uncovered_for: dict[str, tuple[str, ...]] = {}
+        """Subscription of the share -> brokers that do not know it."""
         self.away_since = self.attached_at = now
         self.awaits_return = True
         """Nobody has attached since the share came to life here."""
@@ -105,6 +108,11 @@ class HeldShare:
     def unreached(self) -> tuple[str, ...]:
         """The brokers whose events do not reach the share now."""
         return (*self.uncovered, self.behind) if self.behind else self.uncovered
+
+    @property
+    def reads_history(self) -> bool:
+        """True while it takes in what its broker's archive has (share_history.py)."""
+        return self.definition.uses_archive and bool(self.kept.position)
 
     @property
     def is_free(self) -> bool:
@@ -230,6 +238,11 @@ class HeldShare:
         self.waiting.clear()
         self.readers.clear()
         return present
+
+    def cover(self, subscription: str, uncovered: tuple[str, ...]) -> tuple[str, ...]:
+        """Note which brokers do not know a subscription of the share. Return those that do not know one of them."""
+        self._uncovered_for[subscription] = uncovered
+        return tuple(dict.fromkeys(broker for each in self._uncovered_for.values() for broker in each))
 
     def tell_coverage(self) -> None:
         """Tell everybody who is attached which brokers' events do not reach the share now."""

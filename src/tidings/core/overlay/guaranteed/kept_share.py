@@ -10,15 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import nsmallest
-from typing import Annotated
+from itertools import islice
 
 import msgspec
-from msgspec import Meta, Raw
+from msgspec import Raw
 
 from tidings.core.client.arrivals import Ranges
 from tidings.core.errors import StoreCorrupt, WireError
 from tidings.core.events.run import Stretch, cut, decode_stretch, look
-from tidings.core.events.subscription import ORDERED, OrderName
+from tidings.core.overlay.guaranteed.share_definition import (
+    TABLE,
+    ShareDefinition,
+    decode_definition,
+    definition_key,
+)
 from tidings.core.overlay.guaranteed.share_reading import Reading, decode_reading
 from tidings.core.sharing.choice import NO_VALUE, value_key
 from tidings.core.sharing.shared_queue import Handout, SharedQueue
@@ -27,7 +32,6 @@ from tidings.core.structures.highest import Highest
 from tidings.core.structures.range_map import RangeMap
 from tidings.core.structures.range_set import RangeSet
 
-TABLE = "shares"
 RETURN_NS = 2_000_000_000
 """After a restart of the broker, how long what went out before waits for its client to return."""
 MAX_SOURCES = 65_536
@@ -40,35 +44,8 @@ MAX_FINISHED = 10_000
 """Of how many events that went out more than once is remembered who was done with them."""
 
 
-class ShareDefinition(msgspec.Struct, array_like=True, frozen=True):
-    """What a share selects, and for whom. All who attach must agree on it."""
-
-    name: str
-    topics: tuple[str, ...]
-    filter: str | None
-    group: bool
-    group_by: str
-    order: OrderName
-    keep_for_ns: Annotated[int, Meta(ge=1)]
-    life: tuple[str, int, int] = ("", 0, 0)
-    """Tells it from other shares that had or will have its name."""
-    epoch: Annotated[int, Meta(ge=0)] = 0
-    """How often the share has moved to another broker; a new one counts on, if something is left of one that ended."""
-    came_in: Annotated[int, Meta(ge=0)] = 0
-    """The incarnation of this broker when the share came here."""
-
-    @property
-    def kind(self) -> str:
-        return "group" if self.group else "durable"
-
-    @property
-    def kind_text(self) -> str:
-        return "group" if self.group else "durable subscription"
-
-    @property
-    def is_ordered(self) -> bool:
-        """True for an order across publishers."""
-        return self.order in ORDERED
+Mark = tuple[str, int, int]
+"""A source, its incarnation, and a sequence."""
 
 
 class _Row:
@@ -89,7 +66,6 @@ class _Row:
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_definition = msgspec.msgpack.Decoder(ShareDefinition).decode
 _decode_row = msgspec.msgpack.Decoder(tuple[int, int, bytes, bool]).decode
 _decode_number = msgspec.msgpack.Decoder(int).decode
 _decode_ranges = msgspec.msgpack.Decoder(list[tuple[int, int]]).decode
@@ -109,7 +85,7 @@ def stored_shares(store: Store, now: int) -> list[KeptShare]:
             if name:
                 rows.setdefault(name, []).append((item, value))
             else:
-                definitions[item] = _decode_definition(value)
+                definitions[item] = decode_definition(value)
     except msgspec.MsgspecError as error:
         raise StoreCorrupt(f"a durable subscription does not decode: {error}") from None
     found: list[KeptShare] = []
@@ -118,16 +94,6 @@ def stored_shares(store: Store, now: int) -> list[KeptShare]:
         kept.load(rows.get(name, []), now)
         found.append(kept)
     return found
-
-
-def definition_key(name: str) -> bytes:
-    """Return the key of a share's definition. A share without one does not exist."""
-    return b"\0" + name.encode()
-
-
-def belongs(key: bytes, name: str) -> bool:
-    """Return True if a row with that key is one of that share's, and not its definition."""
-    return key.startswith(name.encode() + b"\0")
 
 
 class KeptShare:
@@ -145,7 +111,8 @@ class KeptShare:
         self.reading: Reading | None = None
         """Who reads the share by number, and how far it is done."""
         self.position = b""
-        """How far an order across publishers has come: on disk, with the events that are up to there."""
+        """How far an order across publishers has come, or a history (share_history.py): on disk, with the events that
+        are up to there."""
         self._store = store
         self._rows: RangeMap[_Row] = RangeMap()
         self._recent: dict[int, _Row] = {}
@@ -278,27 +245,54 @@ class KeptShare:
         """Sources and incarnations, with the last sequence taken."""
         return self._highest.items()
 
-    def take(self, stretch: Stretch) -> None:
-        """Keep the events that are new, on disk before anybody hears of it."""
-        source = (stretch.source, stretch.incarnation)
-        before = self._highest.get(source, 0)
-        if stretch.last <= before:
-            return
-        fresh = stretch if stretch.first > before else cut(stretch, before + 1, stretch.last)
-        changes: list[Change] = [(TABLE, self._mark_key(source), _encode((*source, fresh.last)))]
-        if source not in self._highest and len(self._highest) >= MAX_SOURCES:
-            changes.append((TABLE, self._mark_key(next(iter(self._highest))), None))
-        self._keep([(fresh, False)], changes)
-        self._highest.raise_to(source, fresh.last)
+    def take(self, *stretches: Stretch, position: bytes | None = None, passed: Iterable[Mark] = ()) -> None:
+        """Keep the events that are new, on disk before anybody hears of it. With them, note the position of a history
+        after them, and up to which sequences nothing more is wanted of sources."""
+        highest: dict[tuple[str, int], int] = {}
+        fresh: list[tuple[Stretch, bool]] = []
+        for stretch in stretches:
+            source = (stretch.source, stretch.incarnation)
+            before = highest[source] if source in highest else self._highest.get(source, 0)
+            if stretch.last > before:
+                fresh.append((cut(stretch, max(before + 1, stretch.first), stretch.last), False))
+                highest[source] = stretch.last
+        for name, incarnation, sequence in passed:
+            source = (name, incarnation)
+            if sequence > highest.get(source, self._highest.get(source, 0)):
+                highest[source] = sequence
+        changes = self._raised(highest)
+        if position is not None:
+            changes.append(self._position_row(position))
+        if changes:
+            self._keep(fresh, changes)
+        for source in sorted(highest, key=lambda source: source not in self._highest):
+            self._highest.raise_to(source, highest[source])
+        if position is not None:
+            self.position = position
+
+    def _raised(self, highest: dict[tuple[str, int], int]) -> list[Change]:
+        """Return the changes that raise the last sequences taken of these sources."""
+        changes: list[Change] = [
+            (TABLE, self._mark_key(source), _encode((*source, sequence)))
+            for source, sequence in highest.items()
+        ]
+        excess = len(self._highest) + len(highest.keys() - self._highest.keys()) - MAX_SOURCES
+        if excess > 0:
+            silent = (source for source in self._highest if source not in highest)
+            changes += [(TABLE, self._mark_key(source), None) for source in islice(silent, excess)]
+        return changes
+
+    def _position_row(self, position: bytes) -> Change:
+        return (TABLE, self._key(_POSITION), position or None)
 
     def take_in_order(self, stretches: Sequence[tuple[Stretch, bool]], position: bytes) -> None:
         """Keep events that come in an order across publishers, each with whether it is out of order, and how far that
         order has then come. Both are on disk, or neither is: so no event is taken twice."""
-        self._keep(stretches, [(TABLE, self._key(_POSITION), position)])
+        self._keep(stretches, [self._position_row(position)])
         self.position = position
 
     def keep_position(self, position: bytes) -> None:
-        self._store.write([(TABLE, self._key(_POSITION), position)])
+        self._store.write([self._position_row(position)])
         self.position = position
 
     def _keep(self, stretches: Iterable[tuple[Stretch, bool]], changes: list[Change]) -> None:

@@ -17,6 +17,7 @@ from tidings.core.overlay.guaranteed.former_home import FormerHome, Place
 from tidings.core.overlay.guaranteed.held_share import Client, HeldShare
 from tidings.core.overlay.guaranteed.share_messages import (
     MAX_ROWS,
+    NEW_START,
     MoveMessage,
     ShareAttach,
     ShareForwarded,
@@ -161,7 +162,9 @@ class ShareDepartures:
             number, leaving.sent = leaving.sent, leaving.sent + 1
             if last:
                 leaving.last = number
-            moved = b"" if number else _encode(structs.replace(definition, epoch=leaving.epoch))
+            moved = (
+                b"" if number else _encode(structs.replace(definition, epoch=leaving.epoch, start=NEW_START))
+            )
             formers = 1 + self._predecessors.count((definition.name, definition.epoch))
             message = ShareMoveRows(definition.name, leaving.epoch, number, rows, moved, formers, last)
             self._to(leaving.to.broker, message)

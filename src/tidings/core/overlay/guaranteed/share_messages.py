@@ -3,7 +3,7 @@ broker, and how they travel between the client's broker and the broker that keep
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -19,6 +19,9 @@ Life = tuple[Annotated[str, Meta(max_length=256)], Counter, Counter]
 """Which share of a name: the broker that created it, the broker's incarnation, and a count. Numbers of events are those
 of one life."""
 NO_LIFE: Life = ("", 0, 0)
+StartItem = tuple[Literal["new", "earliest", "last", "offset", "time"], Counter]
+"""Where a share begins in its broker's archive, with the offset or the time; a new one has no history."""
+NEW_START: StartItem = ("new", 0)
 MAX_ASIDE_SHOWN = 100
 """How many events that were set aside travel at once."""
 MAX_STRETCHES_READ = 4_096
@@ -55,6 +58,8 @@ class ShareAttach(WireMessage, frozen=True, gc=False, tag=150):
     """Not 0: the client is sent nothing, and reads by number (guaranteed/share_reading.py)."""
     resumes: bool = False
     """This reading has begun before."""
+    start: StartItem = NEW_START
+    """Where the share begins if it does not exist."""
 
 
 class ShareAccepted(WireMessage, frozen=True, gc=False, tag=151):

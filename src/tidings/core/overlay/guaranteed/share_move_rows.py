@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from tidings.core.errors import StoreCorrupt
 from tidings.core.overlay.guaranteed.former_home import Place
-from tidings.core.overlay.guaranteed.kept_share import ShareDefinition
 from tidings.core.overlay.guaranteed.merged_sources import SourceId
+from tidings.core.overlay.guaranteed.share_definition import ShareDefinition
 from tidings.core.store import Change, Store
 
 TABLE = "moves"

@@ -97,7 +97,7 @@ class ShareMoves:
 
     def _is_free_to_move(self, share: HeldShare) -> bool:
         definition = share.definition
-        if definition.group or definition.is_ordered or share.readers:
+        if definition.group or definition.is_ordered or share.readers or share.reads_history:
             return False
         if share.frozen or share.uncovered or share.waiting or len(share.holders) != 1:
             return False

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from tidings.core.overlay.guaranteed.attachments import NAME_TOPIC
 from tidings.core.overlay.guaranteed.former_home import Place
-from tidings.core.overlay.guaranteed.kept_share import ShareDefinition
+from tidings.core.overlay.guaranteed.share_definition import ShareDefinition
 from tidings.core.overlay.guaranteed.subscription_log import LogEntry
 
 Home = tuple[int, Place]

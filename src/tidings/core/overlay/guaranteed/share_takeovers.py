@@ -14,9 +14,10 @@ from tidings.core.kernel import Port
 from tidings.core.overlay.guaranteed.far_links import FarLinks
 from tidings.core.overlay.guaranteed.former_home import FormerHome, Place
 from tidings.core.overlay.guaranteed.held_share import HeldShare
-from tidings.core.overlay.guaranteed.kept_share import TABLE as SHARES
-from tidings.core.overlay.guaranteed.kept_share import KeptShare, ShareDefinition, belongs
+from tidings.core.overlay.guaranteed.kept_share import KeptShare
 from tidings.core.overlay.guaranteed.merged_sources import MergedSources, SourceId
+from tidings.core.overlay.guaranteed.share_definition import TABLE as SHARES
+from tidings.core.overlay.guaranteed.share_definition import ShareDefinition, belongs
 from tidings.core.overlay.guaranteed.share_departures import MoveHost
 from tidings.core.overlay.guaranteed.share_messages import (
     MoveMessage,

@@ -13,34 +13,36 @@ subscription. Of two that were created at once, both then know both, and the one
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
-from heapq import nsmallest
-
-from msgspec import json
+from collections.abc import Callable, Iterator, Sequence
 
 from tidings.core.client.arrivals import Arrivals
 from tidings.core.errors import FilterError, StoreError, SubscriptionRefused, TopicError, WireError
 from tidings.core.events.run import Stretch
-from tidings.core.events.subscription import ORDERED, Order, make_interest
+from tidings.core.events.subscription import ORDERED, Order
 from tidings.core.facts import Misbehaviour, ShareFailed
 from tidings.core.kernel import Part, TimerName
 from tidings.core.messages import Message, Notify, Subscribe, Subscribed, SubscribeFailed, Unsubscribe
 from tidings.core.overlay.guaranteed.far_links import FarLinks, FarMessage
-from tidings.core.overlay.guaranteed.far_shares import FarShares
+from tidings.core.overlay.guaranteed.far_shares import FarShares, Question, failure
 from tidings.core.overlay.guaranteed.former_home import FormerHome, Place
 from tidings.core.overlay.guaranteed.held_share import EVENTS, Client, FarClient, HeldShare, Holder
-from tidings.core.overlay.guaranteed.kept_share import KeptShare, ShareDefinition, stored_shares
+from tidings.core.overlay.guaranteed.kept_share import KeptShare, stored_shares
 from tidings.core.overlay.guaranteed.messages import Attach, Coverage, Missed, Notified
 from tidings.core.overlay.guaranteed.ordered_share import OrderedShareListener
 from tidings.core.overlay.guaranteed.ordered_shares import OrderedShares
 from tidings.core.overlay.guaranteed.relays import RelayingPort
+from tidings.core.overlay.guaranteed.share_definition import defined
+from tidings.core.overlay.guaranteed.share_history import (
+    HISTORY,
+    HistoryListener,
+    HistoryPosition,
+    ShareHistories,
+    history_row,
+)
 from tidings.core.overlay.guaranteed.share_messages import (
-    MAX_LISTED,
-    MAX_LISTED_BYTES,
+    NEW_START,
     ClientGone,
     MoveMessage,
-    ShareAside,
     ShareAsideRequest,
     ShareAttach,
     ShareBack,
@@ -51,31 +53,23 @@ from tidings.core.overlay.guaranteed.share_messages import (
     ShareInterrupted,
     ShareLeave,
     ShareLeft,
-    ShareList,
-    ShareListRequest,
     ShareMessage,
     ShareReach,
     ShareRead,
     ShareRefused,
-    ShareRows,
 )
 from tidings.core.overlay.guaranteed.share_moves import ShareMoves
 from tidings.core.overlay.guaranteed.share_names import Home, ShareNames, name_topic
 from tidings.core.overlay.guaranteed.subscription_log import LogEntry
 from tidings.core.overlay.guaranteed.subscriptions import SubscriptionListener, Subscriptions
-from tidings.core.sharing.choice import SHARE_NAME
 from tidings.core.store import Store
 
 CHECK_NS = 1_000_000_000
 """How often leases are checked, and a full disk is tried again."""
 MAX_SHARES = 10_000
-DEFAULT_KEEP_NS = 7 * 24 * 3_600 * 1_000_000_000
-
-Question = ShareAttach | ShareEnd | ShareAsideRequest | ShareRead
-"""What a client asks about a share by its name."""
 
 
-class Shares(Part, SubscriptionListener, OrderedShareListener):
+class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
     name = "shares"
     handles = {
         ShareAttach: "on_share_attach",
@@ -86,7 +80,6 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
         ShareAsideRequest: "on_share_aside_request",
         ShareReach: "on_share_reach",
         ShareRead: "on_share_read",
-        ShareListRequest: "on_share_list_request",
     }
 
     def __init__(
@@ -96,6 +89,7 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
         store: Store,
         links: FarLinks,
         ordered: OrderedShares,
+        histories: ShareHistories,
         receive: Callable[[str, Message], None],
         gone: Callable[[str], None],
         *,
@@ -116,6 +110,8 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
         links.listener = self
         self._ordered = ordered
         ordered.listener = self
+        self._histories = histories
+        histories.listener = self
         self._far = FarShares(links, port.send)
         self.shares: dict[str, HeldShare] = {}
         self._names = ShareNames(port.node)
@@ -149,6 +145,7 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
                 self._check_order(held)
                 self._read_mail(held)  # again, if the disk was full
             self._ordered.retry()
+            self._histories.check()
             self._moves.check()
             self._far.check(self.port.now)
             self._links.close_idle(self._needs)
@@ -207,7 +204,7 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
             what = "no durable subscription or group {!r} exists"
             if home is not None:
                 what = "{!r} is moving to another broker: try again"
-            self._send(client, _failure(message, what.format(message.name)))
+            self._send(client, failure(message, what.format(message.name)))
         elif isinstance(message, ShareEnd):
             self._end(held, f"client {client} cancelled {message.name!r}")
             self._send(client, ShareEnded(message.name))
@@ -237,8 +234,14 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
             if held is None and message.order in ORDERED and not self._ordered.prepare(message.order):
                 self._held_back.append((client, message))
                 return
+            position = None
+            if held is None and message.start != NEW_START:
+                position = self._histories.begin(message)
+                if position is None:
+                    self._held_back.append((client, message))
+                    return
             if held is None:
-                held = self._create(message)
+                held = self._create(message, position)
             removed = held.attach(client, message)
         except (FilterError, TopicError, ValueError, StoreError, SubscriptionRefused) as error:
             self._send(client, ShareRefused(message.subscription, str(error)))
@@ -249,31 +252,19 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
         held.admit(self.port.now)
         self._set_due(held)
 
-    def _create(self, message: ShareAttach) -> HeldShare:
-        if re.fullmatch(SHARE_NAME, message.name) is None:
-            raise ValueError(f"{message.name!r} is not a name of a durable subscription or group")
+    def _create(self, message: ShareAttach, position: HistoryPosition | None) -> HeldShare:
         if len(self.shares) >= MAX_SHARES:
             raise ValueError(f"a broker keeps at most {MAX_SHARES} durable subscriptions and groups")
         self._created += 1
-        if message.group and message.order != "none":
-            raise ValueError("a group has no order: each of its members gets some of the events")
-        interest = make_interest(message.topics, message.filter)
-        if message.order in ORDERED:
-            self._ordered.check(Order(message.order))
-        definition = ShareDefinition(
-            message.name,
-            tuple(topic.text for topic in interest.topics),
-            interest.sql,
-            message.group,
-            message.group_by,
-            message.order,
-            message.keep_for_ns or DEFAULT_KEEP_NS,
-            (self.port.node, self._incarnation, self._created),
-            self._names.next_epoch(message.name, self._moves.whereabouts(message.name)),
-            self._incarnation,
-        )
+        epoch = self._names.next_epoch(message.name, self._moves.whereabouts(message.name))
+        life = (self.port.node, self._incarnation, self._created)
+        definition = defined(message, life, epoch, self._incarnation)
+        if definition.is_ordered:
+            self._ordered.check(Order(definition.order))
         kept = KeptShare(definition, self._store)
         kept.create()
+        if position is not None:
+            kept.keep_position(history_row(position))
         held = self.shares[message.name] = HeldShare(definition, kept, self._send, self.port.now)
         self.enter(held)
         return held
@@ -349,6 +340,7 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
     def _give(self, held: HeldShare) -> None:
         held.give(self.port.now)
         self._set_due(held)
+        self._histories.go_on(held)
 
     def _set_due(self, held: HeldShare) -> None:
         at = held.kept.queue.next_at
@@ -419,18 +411,25 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
             self._has_mail[client] = None
 
         self._inside[client] = post
+        if definition.uses_archive:
+            self._histories.clear(share)
         self._receive(client, Attach(self._incarnation, False))
         topics, condition = (*definition.topics, name_topic(definition)), definition.filter
-        if isinstance(share, HeldShare) and definition.is_ordered:
+        if definition.uses_archive or (isinstance(share, HeldShare) and definition.is_ordered):
             topics, condition = topics[-1:], None  # the name alone
+        if isinstance(share, HeldShare) and definition.is_ordered:
             self._ordered.begin(share)
         self._receive(client, Subscribe(EVENTS, topics, condition, "none"))
+        if definition.uses_archive:
+            self._histories.enter(share)
 
     def exit(self, share: HeldShare | FormerHome) -> None:
         """End the client, and its subscriptions."""
         self._clients.pop(share.client, None)
         self._gone(share.client)  # first: nobody will acknowledge what is in its inbox
         self._receive(share.client, Unsubscribe(EVENTS))
+        if share.definition.uses_archive:
+            self._receive(share.client, Unsubscribe(HISTORY))
         self._gone(share.client)  # now without subscriptions: nothing of it stays
         self._inside.pop(share.client, None)
 
@@ -473,6 +472,8 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
         self._give(held)
 
     def _handle(self, held: HeldShare, message: Message) -> bool:
+        if held.reads_history and isinstance(message, Notify | Missed):
+            return False  # first what its archive has
         match message:
             case Notify(stretch=stretch):
                 if held.kept.is_full or (held.merged is not None and held.merged.is_full):
@@ -482,11 +483,11 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
                 held.missed += message.last - message.first + 1
                 self.port.emit(ShareFailed(held.definition.name, _missed_text(message)))
                 _done(held.arrivals, message.last, 1)
-            case Subscribed():
-                self._settled(held, ())
-            case Coverage(uncovered=uncovered):
-                self._settled(held, uncovered)
-            case SubscribeFailed(reason=reason):
+            case Subscribed(subscription=subscription):
+                self._settled(held, subscription, ())
+            case Coverage(subscription=subscription, uncovered=uncovered):
+                self._settled(held, subscription, uncovered)
+            case SubscribeFailed(subscription=subscription, reason=reason) if subscription != HISTORY:
                 self._end(held, reason)
         return True
 
@@ -506,8 +507,9 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
             self.port.emit(Misbehaviour(stretch.source, str(error)))
         _done(held.arrivals, stretch.first, stretch.count)
 
-    def _settled(self, held: HeldShare, uncovered: tuple[str, ...]) -> None:
+    def _settled(self, held: HeldShare, subscription: str, uncovered: tuple[str, ...]) -> None:
         """These brokers do not know what the share wants."""
+        uncovered = held.cover(subscription, uncovered)
         held.covered_at = None if uncovered else (held.covered_at or self.port.now)
         if not held.definition.is_ordered:
             self.share_covers(held, uncovered)
@@ -526,6 +528,7 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
         held.kept.open()
         held.admit(self.port.now)
         self._set_due(held)
+        self._histories.go_on(held)
 
     def _yield(self, held: HeldShare, home: Place) -> None:
         """Another broker created the share at the same time, and keeps it: send everybody there who waits here."""
@@ -538,6 +541,14 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
             else:
                 self._ask_elsewhere(client, home, message)
         self._end(held, "")
+
+    # --- Histories
+
+    def history_found(self) -> None:
+        self.recovered()
+
+    def history_took(self, held: HeldShare) -> None:
+        self._read_mail(held)
 
     # --- Orders across publishers
 
@@ -598,6 +609,7 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
             self._forget(holder)
         del self.shares[held.definition.name]
         self._ordered.end(held)
+        self._histories.end(held)
         held.kept.erase()
         self.exit(held)
         self._moves.ended(held)
@@ -616,12 +628,15 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
 
     def status(self) -> list[dict[str, object]]:
         """Return what `tidings subscriptions` shows, by name: the shares of this broker."""
-        found = []
-        for _, held in sorted(self.shares.items()):
-            found.append(held.status(self.port.node, self.port.now))
-            if held.definition.is_ordered:
-                found[-1]["waits_for"] = self._ordered.status(held)
-        return found
+        return [self._status(held) for _, held in sorted(self.shares.items())]
+
+    def _status(self, held: HeldShare) -> dict[str, object]:
+        row = held.status(self.port.node, self.port.now)
+        if held.definition.is_ordered:
+            row["waits_for"] = self._ordered.status(held)
+        elif held.reads_history:
+            row["waits_for"] = self._histories.status(held)
+        return row
 
     def end_former_homes(self) -> list[str]:
         """Stop sending on what comes for shares that were here; return the names of those for which that cannot be."""
@@ -631,37 +646,23 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
         """Return the names of the shares that were here and whose events may still come here, and where they are."""
         return self._moves.status()
 
-    def on_share_list_request(self, sender: str, message: ShareListRequest) -> None:
-        names = {*self.shares, *(name for name in self._names if self._elsewhere(name) is not None)}
-        page = nsmallest(MAX_LISTED + 1, (name for name in names if name > message.after))
-        rows: list[bytes] = []
-        for name in page[:MAX_LISTED]:
-            if sum(map(len, rows)) < MAX_LISTED_BYTES:
-                rows.append(json.encode(self._row(name)))
-        text = f"[{b','.join(rows).decode()}]"
-        self.port.send(sender, ShareList(text, len(page) > len(rows)))
+    @property
+    def names(self) -> Iterator[str]:
+        """The names of the shares of the whole network, as far as this broker knows."""
+        yield from self.shares
+        yield from (name for name in self._names if name not in self.shares and self._elsewhere(name))
 
-    def _row(self, name: str) -> dict[str, object]:
+    def row(self, name: str) -> dict[str, object]:
+        """Return what `tidings subscriptions` shows of a share; of one of another broker, where it is."""
         held = self.shares.get(name)
         if held is not None:
-            row = held.status(self.port.node, self.port.now)
-            return row | {"waits_for": self._ordered.status(held)} if held.definition.is_ordered else row
+            return self._status(held)
         home = self._elsewhere(name)
         return {"name": name, "broker": "" if home is None else home[1].broker}
 
     @property
     def count(self) -> int:
         return len(self.shares)
-
-
-def _failure(
-    message: ShareEnd | ShareAsideRequest | ShareRead, reason: str
-) -> ShareEnded | ShareAside | ShareRows:
-    if isinstance(message, ShareEnd):
-        return ShareEnded(message.name, reason)
-    if isinstance(message, ShareRead):
-        return ShareRows(message.name, message.request, reason=reason, unread=True)
-    return ShareAside(message.name, reason=reason)
 
 
 def _done(arrivals: Arrivals, first: int, count: int) -> None:

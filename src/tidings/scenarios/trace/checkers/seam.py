@@ -1,7 +1,8 @@
 """Checks the seam: a subscription with a start gets history, then live events, with no gap or repetition between them.
 
 An archive may begin later than a source did, so the events of a source are owed from the first that arrived. With start
-"last" that holds for each topic, of which history has the newest event.
+"last" that holds for each topic, of which history has the newest event. A durable subscription or a group counts once,
+with the start of who attached first; for it, an event arrives when somebody is done with it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 
 from tidings.scenarios.trace.checkers.once import repeated_rows, repetitions
 from tidings.scenarios.trace.checkers.rules import BrokenRule, found_by_rules
-from tidings.scenarios.trace.coded import NEVER, Array, Coded
+from tidings.scenarios.trace.coded import NEVER, Array, Coded, index_in_sorted
 from tidings.scenarios.trace.demand import windows
 from tidings.scenarios.trace.reader import Trace
 from tidings.scenarios.trace.verdict import Found, Verdict, Witness, verdict_of
@@ -58,14 +59,20 @@ def _gaps(coded: Coded, accounts: list[int], *, confirmed_only: bool, whole: boo
     """Yield the keys of what each of these accounts lacks."""
     _, ends = windows(coded)
     size = len(coded.events)
-    arrived = coded.delivered_keys
+    shares = coded.subscriptions.shares
+    done = coded.keys_of(coded.known & (coded.durable | coded.in_group) & (coded.done != NEVER))
     for row in accounts:
+        is_share = bool(shares.durable[row] or shares.group[row])
+        arrived = done if is_share else coded.delivered_keys
         low, high = np.searchsorted(arrived, (row * size, (row + 1) * size))
         start = str(coded.subscriptions.shares.starts[row])
         selected = coded.interests.selected(int(coded.interests.of_subscription[row]))
         wanted = selected[: np.searchsorted(selected, ends[row])]
         lacking = _lacking(coded, row, wanted, arrived[low:high] - row * size, start, whole=whole)
         lacking = lacking[coded.events.expires_at[lacking] == NEVER]
+        if is_share and coded.subscriptions.ended[row]:  # what somebody has waits for the next one
+            under_way = index_in_sorted(coded.delivered_keys, lacking + row * size) >= 0
+            lacking = lacking[~(under_way | bool(shares.group[row]))]
         if confirmed_only:
             lacking = lacking[coded.events.confirmed_at[lacking] != NEVER]
         yield lacking + row * size
