@@ -110,6 +110,11 @@ class HeldShare:
     def is_free(self) -> bool:
         return not self.holders and not self.waiting
 
+    def is_attended(self, now: int) -> bool:
+        """Return True if somebody is attached or about to be: after a restart or a move, holders return."""
+        returning = self.awaits_return and now - self.away_since < HOLDERS_RETURN_NS
+        return returning or self.frozen or not self.is_free
+
     # --- Attaching and leaving
 
     def check(self, message: ShareAttach) -> None:
@@ -287,7 +292,8 @@ class HeldShare:
         changed = self.kept.release(message.release) + self.kept.drop_aside(message.drop)
         events, more = self.kept.aside(message.after, MAX_ASIDE_SHOWN)
         status = json.encode(self.status(broker, now)).decode()
-        self._send(client, ShareAside(message.name, tuple(events), changed, more, status=status))
+        attended = self.is_attended(now)
+        self._send(client, ShareAside(message.name, tuple(events), changed, more, "", status, attended))
 
     # --- As a sink of merged sources
 

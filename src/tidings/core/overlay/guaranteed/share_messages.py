@@ -174,6 +174,8 @@ class ShareAside(WireMessage, frozen=True, gc=False, tag=164):
     reason: Text = ""
     status: str = ""
     """What `tidings subscriptions` shows of the share, as JSON."""
+    attended: bool = True
+    """False: nobody is attached, or about to be."""
 
 
 class ShareElsewhere(WireMessage, frozen=True, gc=False, tag=187):
