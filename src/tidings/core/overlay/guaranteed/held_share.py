@@ -256,9 +256,9 @@ class HeldShare:
             client, subscription = self.holders[handout.member]
             self._send(client, ShareGiven(subscription, handout.first, handout.attempt, events, late))
 
-    def finish(self, holder: Holder, numbers: Ranges) -> None:
-        """The holder is done with these."""
-        done, refused = self.kept.finish(_member(holder), numbers)
+    def finish(self, holder: Holder, numbers: Ranges, expired: Ranges = ()) -> None:
+        """The holder is done with these, some of which had expired."""
+        done, refused = self.kept.finish(_member(holder), numbers, expired)
         self._send(holder[0], ShareForgotten(holder[1], done, refused))
 
     def take_back(self, holder: Holder, message: ShareBack, now: int) -> None:
@@ -330,6 +330,7 @@ class HeldShare:
             "unacknowledged": queue.out_count,
             "set_aside": len(queue.aside),
             "size_bytes": self.kept.size_bytes,
+            "expired": self.kept.expired,
             "missed": self.missed,
             "lease_left_s": self.lease_left_s(now),
             "uncovered": list(self.unreached),

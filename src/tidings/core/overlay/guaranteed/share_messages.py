@@ -92,6 +92,8 @@ class ShareDone(WireMessage, frozen=True, gc=False, tag=154):
 
     subscription: SubscriptionId
     numbers: NumberRanges
+    expired: NumberRanges = ()
+    """Of these, what it did not show, because it had expired."""
 
 
 class ShareForgotten(WireMessage, frozen=True, gc=False, tag=155):

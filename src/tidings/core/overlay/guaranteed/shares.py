@@ -343,7 +343,7 @@ class Shares(Part, SubscriptionListener, OrderedShareListener):
     def on_share_done(self, sender: Client, message: ShareDone) -> None:
         held = self._of(sender, message.subscription, message)
         if held is not None:
-            held.finish((sender, message.subscription), message.numbers)
+            held.finish((sender, message.subscription), message.numbers, message.expired)
             self._give(held)
 
     def on_share_back(self, sender: Client, message: ShareBack) -> None:
