@@ -153,6 +153,68 @@ def test_a_durable_subscription_is_done_with_what_expired(kind: str) -> None:
     play(scenario)
 
 
+async def counted(bus: tidings.Bus) -> int:
+    [row] = await bus.durable_subscriptions()
+    return int(row["expired"])
+
+
+@pytest.mark.parametrize("at", ["b0", "b2"])
+@pytest.mark.parametrize(
+    "options", [{"durable": "kept"}, {"group": "kept", "ack": "manual"}], ids=["durable", "group"]
+)
+def test_the_home_counts_what_expired(at: str, options: dict[str, Any]) -> None:
+    async def scenario(net: TestNetwork) -> None:
+        async with net.connect("b0") as publisher, net.connect(at, name="reader") as subscriber:
+            async with publisher.subscribe("/t", **options):
+                pass
+            for number in range(7):
+                await publisher.publish("/t", {}, number, expires=1 if number % 2 else None)
+            assert await counted(subscriber) == 0
+            await asyncio.sleep(3)
+            async with subscriber.subscribe("/t", **options) as stream:
+                for _ in range(4):
+                    event = await stream.get(30)
+                    if "ack" in options:
+                        await event.ack()
+                await asyncio.sleep(1)
+                assert (stream.expired, await counted(publisher), await counted(subscriber)) == (3, 3, 3)
+                await publisher.publish("/t", {}, 8, expires=1, wait=False)
+                assert (await stream.get(30)).json() == 8, "not all that can expire does"
+            assert await counted(publisher) == 3
+
+    play(scenario)
+
+
+def test_the_count_outlives_a_restart_and_moves_with_the_subscription() -> None:
+    async def scenario(net: TestNetwork) -> None:
+        async with net.connect("b1") as publisher:
+            async with net.connect("b0") as first, first.subscribe("/t", durable="kept") as stream:
+                await publisher.publish("/t", {}, 0, expires=1)
+                await asyncio.sleep(3)
+                with pytest.raises(TimeoutError):
+                    await stream.get(1)
+            assert await counted(publisher) == 1
+            net.crash("b0")
+            await asyncio.sleep(1)
+            net.restart("b0")
+            await asyncio.sleep(10)
+            assert await counted(publisher) == 1
+            async with net.connect("b2") as other, other.subscribe("/t", durable="kept") as stream:
+                await asyncio.sleep(30)
+                [row] = await other.durable_subscriptions()
+                assert (row["broker"], row["expired"]) == ("b2", 1)
+                await publisher.publish("/t", {}, 0, expires=1)
+                await asyncio.sleep(3)
+                with pytest.raises(TimeoutError):
+                    await stream.get(1)
+                assert await counted(publisher) == 2
+                await stream.cancel()
+            async with net.connect("b2") as other, other.subscribe("/t", durable="kept"):
+                assert await counted(publisher) == 0, "it began anew"
+
+    play(scenario)
+
+
 @pytest.mark.parametrize(
     "expires", [0, -1, 0.0, float("nan"), float("inf"), timedelta(0), timedelta(-1), "2s", True]
 )

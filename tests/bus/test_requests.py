@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +24,7 @@ from tidings.core.errors import (
 )
 from tidings.core.events.event import Event
 from tidings.core.events.payload import TypedPayload
+from tidings.core.overlay.guaranteed.held_share import HeldShare
 from tidings.scenarios.file.schema import Mode
 from tidings.testing import TestNetwork, simulate
 
@@ -314,17 +316,25 @@ def test_a_request_expires_with_its_timeout(mode: Mode) -> None:
     run(scenario, mode)
 
 
-def test_a_server_that_comes_late_does_not_work_for_nobody() -> None:
+@pytest.mark.parametrize("where", ["b0", "b1", "b2"])
+def test_a_server_that_comes_late_does_not_work_for_nobody(where: str) -> None:
     async def scenario(net: TestNetwork) -> None:
         seen: list[bytes] = []
-        async with net.connect("b0") as asker, net.connect("b2") as bus:
+        async with net.connect("b0") as asker, net.connect(where) as bus:
             async with bus.subscribe("/price", group="pricing"):
                 pass  # the group is there, and nobody in it
-            with pytest.raises(TimeoutError):
+            with pytest.raises(NoResponder):
                 await asker.request("/price", payload=b"late", timeout=3)
-            await asyncio.sleep(0.1)
-            async with bus.serve("/price", lambda event: seen.append(event.payload), group="pricing"):
+            assert (await bus.durable_subscriptions())[0]["waiting"] == 1
+            await asyncio.sleep(4)
+            async with bus.serve(
+                "/price", lambda event: seen.append(event.payload), group="pricing"
+            ) as server:
                 await asker.request("/price", payload=b"in time")
+                assert server._stream.expired == 1
+                await asyncio.sleep(1)
+            [row] = await bus.durable_subscriptions()
+            assert (row["waiting"], row["expired"]) == (0, 1)
         assert seen == [b"in time"]
 
     run(scenario, "guaranteed")
@@ -483,6 +493,178 @@ def test_another_member_answers_for_one_that_goes() -> None:
                 assert (await asker.request("/price")).payload == b"1", "the other one was acknowledged"
 
     run(scenario, "guaranteed")
+
+
+async def ask_nobody(net: TestNetwork, asker: Bus) -> None:
+    """Ask, and hear at once that nobody is there."""
+    began_at = net.now_s
+    with pytest.raises(NoResponder, match="/price"):
+        await asker.request("/price", timeout=1_000)
+    assert net.now_s - began_at < 0.5
+
+
+async def ask_in_vain(asker: Bus, timeout_s: float = 3) -> None:
+    with pytest.raises(TimeoutError, match="no answer"):
+        await asker.request("/price", timeout=timeout_s)
+
+
+KINDS = ({"group": "pricing"}, {"durable": "pricing"}, {"durable": "pricing", "order": "fifo"})
+each_home = pytest.mark.parametrize("where", ["b0", "b2"])
+
+
+@each_home
+@pytest.mark.parametrize("options", KINDS, ids=["group", "durable", "fifo"])
+def test_what_waits_for_nobody_is_nobody(where: str, options: dict[str, Any]) -> None:
+    async def scenario(net: TestNetwork) -> None:
+        async with net.connect("b0") as asker, net.connect(where, name="holder") as bus:
+            async with bus.subscribe("/price", **options):
+                await ask_in_vain(asker)  # somebody is there, whether it answers or not
+            await ask_nobody(net, asker)
+            async with bus.subscribe("/price", **options):
+                await ask_in_vain(asker)
+            await ask_nobody(net, asker)
+            async with bus.subscribe("/price"):
+                await ask_in_vain(asker)
+
+    run(scenario, "guaranteed")
+
+
+@each_home
+def test_a_holder_that_dies_is_nobody(where: str) -> None:
+    async def scenario(net: TestNetwork) -> None:
+        async with net.connect("b0") as asker:
+            bus = net.connect(where)
+            await bus.open()
+            server = bus.serve("/price", price_later, group="pricing")
+            await server.__aenter__()
+            assert (await asker.request("/price", {"symbol": "ABB"}, timeout=5)).attributes["price"] == 12.5
+            await bus.connection.close()
+            await asyncio.sleep(1)
+            await ask_nobody(net, asker)
+            with suppress(ConnectionFailed):
+                await server.__aexit__(None, None, None)
+
+    run(scenario, "guaranteed")
+
+
+def test_all_that_select_a_request_must_be_without_holders() -> None:
+    async def scenario(net: TestNetwork) -> None:
+        async with net.connect("b0") as asker, net.connect("b1") as one, net.connect("b2") as two:
+            async with one.subscribe("/price", group="one"), two.subscribe("/*", durable="two"):
+                pass
+            async with asker.subscribe("/price", durable="three"):
+                pass
+            await ask_nobody(net, asker)
+            async with one.subscribe("/price", group="one"):
+                await ask_in_vain(asker)
+            await ask_nobody(net, asker)
+            async with asker.subscribe("/price", durable="three"):
+                await ask_in_vain(asker)
+            async with two.serve("/price", price, group="two-too"):
+                assert await asker.request("/price", {"symbol": "ABB"})
+            await ask_nobody(net, asker)
+
+    run(scenario, "guaranteed")
+
+
+def cut_off(net: TestNetwork) -> None:
+    net.cut("b0", "b2")
+    net.cut("b1", "b2")
+
+
+def join_again(net: TestNetwork) -> None:
+    net.heal("b0", "b2")
+    net.heal("b1", "b2")
+
+
+@pytest.mark.parametrize("since_s", [0.0, 5.0, 60.0])
+@pytest.mark.parametrize("is_down", [False, True], ids=["cut off", "down"])
+def test_a_home_that_cannot_be_reached_may_have_holders(since_s: float, is_down: bool) -> None:
+    async def scenario(net: TestNetwork) -> None:
+        async with net.connect("b0") as asker:
+            async with net.connect("b2") as bus, bus.subscribe("/price", group="pricing"):
+                pass
+            await ask_nobody(net, asker)
+            net.crash("b2") if is_down else cut_off(net)
+            await asyncio.sleep(since_s)
+            await ask_in_vain(asker, 30)
+            net.restart("b2") if is_down else join_again(net)
+            await asyncio.sleep(20)
+            await ask_nobody(net, asker)
+
+    run(scenario, "guaranteed")
+
+
+@each_home
+def test_after_a_restart_of_the_home_its_holders_may_return(where: str) -> None:
+    async def scenario(net: TestNetwork) -> None:
+        async with net.connect("b0" if where == "b2" else "b1") as asker:
+            async with net.connect(where) as bus, bus.subscribe("/price", group="pricing"):
+                pass
+            net.crash(where)
+            await asyncio.sleep(5)
+            net.restart(where)
+            await asyncio.sleep(5)
+            await ask_in_vain(asker, 2)
+            await asyncio.sleep(5)
+            await ask_nobody(net, asker)
+
+    run(scenario, "guaranteed")
+
+
+def test_a_durable_subscription_that_moves_counts_where_it_is() -> None:
+    async def scenario(net: TestNetwork) -> None:
+        async with net.connect("b0") as asker, net.connect("b2", name="two") as bus:
+            async with asker.subscribe("/price", durable="pricing"):
+                pass
+            async with bus.subscribe("/price", durable="pricing"):
+                for _ in range(10):
+                    await ask_in_vain(asker, 2)
+                [row] = await bus.durable_subscriptions()
+                assert row["broker"] == "b2"
+            await ask_nobody(net, asker)  # also the former home, b0, gets the request
+
+    run(scenario, "guaranteed")
+
+
+def test_many_questions_about_a_group_elsewhere_are_few() -> None:
+    async def scenario(net: TestNetwork) -> None:
+        asked: list[object] = []
+
+        async with net.connect("b0") as asker, net.connect("b2") as bus:
+            async with bus.subscribe("/price", group="pricing"):
+                pass
+            answer = HeldShare._answer_aside
+
+            def count(self: HeldShare, *arguments: Any) -> None:
+                asked.append(arguments)
+                answer(self, *arguments)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(HeldShare, "_answer_aside", count)
+                await asyncio.gather(*(ask_nobody(net, asker) for _ in range(500)))
+            assert 1 <= len(asked) <= 3
+
+    run(scenario, "guaranteed")
+
+
+def test_who_asks_after_a_member_attached_knows_it() -> None:
+    """Its question is not answered with the answer to an earlier one, which is still on its way."""
+
+    async def scenario(net: TestNetwork) -> None:
+        async with net.connect("b0") as asker, net.connect("b2") as bus:
+            async with bus.subscribe("/price", group="pricing"):
+                pass
+            for wait_ms in range(0, 60, 3):
+                await asyncio.sleep(3)  # until the topic is not trusted any more
+                asking = asyncio.create_task(ask_nobody(net, asker))
+                await asyncio.sleep(wait_ms / 1_000)
+                async with bus.serve("/price", price, group="pricing"):
+                    assert await asker.request("/price", {"symbol": "ABB"}, timeout=5)
+                    with suppress(RequestFailed):
+                        await asking
+
+    simulate(scenario, brokers=3, mode="guaranteed", delay_ms=10)
 
 
 # --- Bad input

@@ -180,9 +180,15 @@ def test_what_expired_is_told_at_the_end(
     assert tidings("pub", broker.url, f"/{name}", "old", "--expires", "0.01s").returncode == 0
     time.sleep(0.05)
     publish(broker, f"/{name}", b"new")
+    assert rows(broker)[name]["expired"] == 0
     done = tidings("sub", broker.url, f"/{name}", "--durable", name, "--count", 1, *flags)
     assert (done.returncode, done.stderr) == (0, told)
     assert "new" in done.stdout and "old" not in done.stdout
+    assert rows(broker)[name]["expired"] == 1
+    for command in ("subscriptions", "status"):
+        assert "expired" in tidings(command, broker.url).stdout
+    status = json.loads(tidings("status", broker.url, "--json").stdout)
+    assert {row["name"]: row["expired"] for row in status["durable"]}[name] == 1
 
 
 def test_who_waits_for_a_broker_is_told_which(

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from command import process_of_tidings, tidings
+from ports import base_port
 from tidings.cli.shared.command_handler import environment, failure
 from tidings.core.events.event import Event
 
@@ -176,6 +177,35 @@ def test_servers_of_a_group_answer_without_a_guarantee(start: Start, broker: str
         serving(start, broker, "/price", "--exec", f"echo {name}", "--group", "pricing")
     answers = [tidings("request", broker, "/price", "x", "--timeout", PATIENCE_S) for _ in range(12)]
     assert {done.stdout.strip() for done in answers} == {"one", "two"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_group_whose_last_member_has_gone_is_nobody(start: Start, tmp_path: Path, number: int) -> None:
+    given = (
+        "--brokers",
+        2,
+        "--mode",
+        "guaranteed",
+        "--data",
+        tmp_path,
+        "--base-port",
+        base_port(2),
+        "--json",
+    )
+    network = start("up", *given)
+    near, far = (broker["url"] for broker in json.loads(line(network.stdout))["brokers"])
+    server = serving(start, near, "/price", "--exec", "cat", "--group", "pricing")
+    for url in (near, far):
+        assert tidings("request", url, "/price", "12", "--timeout", PATIENCE_S).stdout.strip() == "12"
+    end(server, number)
+    for url in (near, far):
+        done = tidings("request", url, "/price", "--timeout", 1000)
+        assert (done.returncode, done.stdout) == (5, "")
+        assert done.stderr.startswith("tidings: nobody is subscribed to /price")
+    serving(start, far, "/price", "--exec", "cat", "--group", "pricing")
+    for url in (near, far):
+        assert tidings("request", url, "/price", "13", "--timeout", PATIENCE_S).stdout.strip() == "13"
+    assert end(network)[0] == 0
 
 
 def test_the_environment_takes_any_attribute() -> None:

@@ -169,7 +169,7 @@ def forget_attempts(patch: pytest.MonkeyPatch) -> None:
 
 def finish_nothing_on_disk(patch: pytest.MonkeyPatch) -> None:
     """A broker forgets in memory alone what was done."""
-    patch.setattr(KeptShare, "_drop", lambda self, ranges: None)
+    patch.setattr(KeptShare, "_drop", lambda self, ranges, more=(): None)
 
 
 def forget_how_far_an_order_has_come(patch: pytest.MonkeyPatch) -> None:

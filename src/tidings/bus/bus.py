@@ -334,9 +334,11 @@ class Bus(ApplicationHost):
         self._check_order(subscription)
         await self._shares.attach(subscription, durability)
 
-    def finish_held(self, subscription_id: str, numbers: Ranges, *, at_once: bool = False) -> None:
+    def finish_held(
+        self, subscription_id: str, numbers: Ranges, *, at_once: bool = False, expired: bool = False
+    ) -> None:
         if self._open:
-            self._shares.finish(subscription_id, numbers, at_once=at_once)
+            self._shares.finish(subscription_id, numbers, at_once=at_once, expired=expired)
 
     def give_back(self, subscription_id: str, number: int, after_ns: int, *, aside: bool = False) -> None:
         self._check_open()

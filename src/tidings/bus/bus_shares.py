@@ -92,9 +92,11 @@ class BusShares:
         if reason:
             raise SubscriptionRefused(reason)
 
-    def finish(self, subscription_id: str, numbers: Ranges, *, at_once: bool = False) -> None:
+    def finish(
+        self, subscription_id: str, numbers: Ranges, *, at_once: bool = False, expired: bool = False
+    ) -> None:
         for first, last in numbers:
-            self._holder.finish(subscription_id, first, last)
+            self._holder.finish(subscription_id, first, last, expired=expired)
         if at_once:
             self._holder.report()
 

@@ -210,10 +210,10 @@ class DurableStream(Stream):
         self.finish(held)
         await answer
 
-    def finish(self, held: HeldEvent) -> None:
-        """Report that the application is done with the event; called by events."""
+    def finish(self, held: HeldEvent, *, expired: bool = False) -> None:
+        """Report that the application is done with the event, or that it had expired; called by events."""
         self._hand.pop(held.number, None)
-        self._service.finish_held(self.subscription.id, ((held.number, held.number),))
+        self._service.finish_held(self.subscription.id, ((held.number, held.number),), expired=expired)
 
     def give_back(self, held: HeldEvent, after_ns: int) -> None:
         """Give the event back, to be delivered again; called by events."""
@@ -233,7 +233,7 @@ class DurableStream(Stream):
     def _skip(self, event: Event) -> None:
         held: HeldEvent = event.__dict__["held"]
         held.over = "it expired"
-        self.finish(held)
+        self.finish(held, expired=True)
 
     async def get(self, timeout_s: float | None = None) -> Event:
         loop = asyncio.get_running_loop()

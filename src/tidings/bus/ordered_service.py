@@ -330,8 +330,10 @@ class OrderedService(ApplicationHost):
             self.inner.streams.pop(subscription.id, None)
             raise
 
-    def finish_held(self, subscription_id: str, numbers: Ranges, *, at_once: bool = False) -> None:
-        self.inner.finish_held(subscription_id, numbers, at_once=at_once)
+    def finish_held(
+        self, subscription_id: str, numbers: Ranges, *, at_once: bool = False, expired: bool = False
+    ) -> None:
+        self.inner.finish_held(subscription_id, numbers, at_once=at_once, expired=expired)
 
     def give_back(self, subscription_id: str, number: int, after_ns: int, *, aside: bool = False) -> None:
         self.inner.give_back(subscription_id, number, after_ns, aside=aside)

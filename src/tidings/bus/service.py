@@ -362,8 +362,11 @@ class EventService(RequestReply, ABC):
         """
         raise SubscriptionRefused(NO_SHARES)
 
-    def finish_held(self, subscription_id: str, numbers: Ranges, *, at_once: bool = False) -> None:
-        """Report that the events with these numbers are done, by the end of the turn or at once; for streams."""
+    def finish_held(
+        self, subscription_id: str, numbers: Ranges, *, at_once: bool = False, expired: bool = False
+    ) -> None:
+        """Report that the events with these numbers are done, or had expired, by the end of the turn or at once; for
+        streams."""
         raise NotImplementedError
 
     def give_back(self, subscription_id: str, number: int, after_ns: int, *, aside: bool = False) -> None:

@@ -288,7 +288,7 @@ class ShareActor:
             taken.subscription = window.subscription.id
             if not self._host.taken(window, taken):
                 self._in_hand = None
-                self._finish(taken)
+                self._finish(taken, expired=True)
                 continue
             limit = self._share.max_deliveries
             if limit is not None and taken.attempt > limit:
@@ -318,9 +318,9 @@ class ShareActor:
         self._host.acknowledged(taken)
         self._finish(taken)
 
-    def _finish(self, taken: HandedEvent) -> None:
+    def _finish(self, taken: HandedEvent, *, expired: bool = False) -> None:
         assert self._host.shares is not None and self.current is not None, "it is attached"
-        self._host.shares.finish(self._attachment, taken.number, taken.number)
+        self._host.shares.finish(self._attachment, taken.number, taken.number, expired=expired)
 
     def _on_answered(self, numbers: Ranges, *, accepted: bool) -> None:
         """The broker has answered. If it refuses what was acknowledged before a break, it may have heard the first

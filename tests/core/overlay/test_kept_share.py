@@ -36,6 +36,7 @@ class KeepingAShare(RuleBasedStateMachine):
         self.position = b""
         self.history: list[int] = []
         """Sequences that were taken as history."""
+        self.expired = 0
         self.now = 0
 
     @initialize()
@@ -94,15 +95,17 @@ class KeepingAShare(RuleBasedStateMachine):
             self.out[handout.first] = (handout.member, event.sequence)
 
     @precondition(lambda self: self.out)
-    @rule(data=st.data(), member=st.sampled_from(MEMBERS))
-    def finish(self, data: st.DataObject, member: str) -> None:
+    @rule(data=st.data(), member=st.sampled_from(MEMBERS), had_expired=st.booleans())
+    def finish(self, data: st.DataObject, member: str, had_expired: bool) -> None:
         number = data.draw(st.sampled_from(sorted(self.out)))
         holder, sequence = self.out[number]
-        done, refused = self.kept.finish(member, ((number, number),))
+        expired = ((number, number), (number, LATER), (3, 1)) if had_expired else ()
+        done, refused = self.kept.finish(member, ((number, number),), expired)
         if member == holder:
             assert (done, refused) == (((number, number),), ())
             del self.out[number], self.undone[sequence]
-            again = self.kept.finish(member, ((number, number),))
+            self.expired += had_expired
+            again = self.kept.finish(member, ((number, number),), expired)
             assert again == (((number, number),), ())  # its answer was lost, and it asks again
         else:
             assert (done, refused) == ((), ((number, number),))
@@ -162,6 +165,7 @@ class KeepingAShare(RuleBasedStateMachine):
     def nothing_is_lost(self) -> None:
         assert self.kept.queue.count == len(self.undone)
         assert self.kept.position == self.position
+        assert self.kept.expired == self.expired
         found: list[tuple[int, int, bytes]] = []
         more = True
         while more:  # page by page

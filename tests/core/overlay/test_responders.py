@@ -22,7 +22,9 @@ from tidings.core.overlay.best_effort.broker import Broker
 from tidings.core.overlay.epidemic.broker import EpidemicBroker
 from tidings.core.overlay.epidemic.settings import RecoverySettings
 from tidings.core.overlay.guaranteed.broker import GuaranteedBroker
+from tidings.core.overlay.guaranteed.held_share import HOLDERS_RETURN_NS
 from tidings.core.overlay.guaranteed.messages import Attach, Record, SilentRecord
+from tidings.core.overlay.guaranteed.share_messages import ShareAttach, ShareLeave
 from tidings.core.overlay.matching import Matcher
 from tidings.core.overlay.messages import AddInterest, Changes, LinkOpen
 from tidings.core.store import MemoryStore
@@ -33,6 +35,7 @@ MODES = ("best-effort", "epidemic", "guaranteed")
 class Bench:
     def __init__(self, mode: str = "best-effort", *neighbours: str, matcher: Matcher | None = None) -> None:
         self.port = RecordingPort("me")
+        self._store = MemoryStore()
         self.broker = self._make(mode, neighbours, matcher)
         self.broker.start()
         for peer in neighbours:
@@ -41,7 +44,7 @@ class Bench:
     def _make(self, mode: str, neighbours: tuple[str, ...], matcher: Matcher | None) -> Node:
         if mode == "guaranteed":
             return GuaranteedBroker(
-                self.port, (), {}, MemoryStore(), delta=1, incarnation=9, new=True, matcher=matcher
+                self.port, (0,), {}, self._store, delta=1, incarnation=9, new=True, matcher=matcher
             )
         if mode == "epidemic":
             return EpidemicBroker(
@@ -57,6 +60,19 @@ class Bench:
     def subscribe(self, *topics: str, sql: str | None = None, client: str = "server") -> None:
         self.broker.receive(client, Attach(1, 0, True))
         self.broker.receive(client, Subscribe("s1", topics, sql, "none"))
+
+    def run_timers(self) -> None:
+        timers = self.port.timers
+        while due := [name for name, at in timers.items() if at <= self.port.now]:
+            for name in due:
+                del timers[name]
+                self.broker.timer(name)
+
+    def restart(self) -> None:
+        self.port.timers.clear()
+        self.broker = self._make("guaranteed", (), None)
+        self.broker.start()
+        self.run_timers()
 
 
 NOBODY = [("asker", NoResponders(7))]
@@ -148,10 +164,46 @@ def test_the_archive_of_another_broker_does_not_count() -> None:
     bench = Bench("guaranteed")
     assert isinstance(bench.broker, GuaranteedBroker)
     log = bench.broker.log
-    log.take([SilentRecord("b1/0/1", "b1", (0,), ("/**",), None)])
+    log.take([SilentRecord("b1/0/1", "b1", (0, 0), ("/**",), None)])
     assert bench.ask() == NOBODY
-    log.take([Record("b1/0/2", "b1", (0,), ("/price",), None)])
+    log.take([Record("b1/0/2", "b1", (0, 0), ("/price",), None)])
     assert bench.ask() == []
+
+
+def attach(bench: Bench, name: str = "pricing", client: str = "server") -> None:
+    bench.broker.receive(client, Attach(1, 0, True))
+    bench.broker.receive(client, ShareAttach(f"of-{name}", name, ("/price",), None, group=True))
+    bench.run_timers()
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_group_counts_while_it_has_members(leaves: bool) -> None:
+    bench = Bench("guaranteed")
+    assert isinstance(bench.broker, GuaranteedBroker)
+    attach(bench)
+    assert bench.ask() == []
+    if leaves:
+        bench.broker.receive("server", ShareLeave("of-pricing"))
+    else:
+        bench.broker.link_down("server")
+    assert bench.broker.shares.count == 1
+    assert bench.ask() == NOBODY
+    attach(bench, "other", client="somebody")
+    assert bench.ask() == []
+    bench.broker.link_down("somebody")
+    assert bench.ask() == NOBODY
+    bench.subscribe("/price", client="watcher")
+    assert bench.ask() == []
+
+
+def test_a_group_whose_members_may_return_counts() -> None:
+    bench = Bench("guaranteed")
+    attach(bench)
+    bench.restart()
+    bench.port.now += HOLDERS_RETURN_NS - 1
+    assert bench.ask() == []
+    bench.port.now += 1
+    assert bench.ask() == NOBODY
 
 
 def test_attributes_that_no_event_can_have_are_reported() -> None:

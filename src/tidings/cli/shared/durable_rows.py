@@ -18,11 +18,22 @@ COLUMNS = {
     "waiting": "waiting",
     "unacknowledged": "unacknowledged",
     "set_aside": "set aside",
+    "expired": "expired",
     "lease_left_s": "lease left",
     "waits_for": "waits for",
 }
-BRIEF = ("name", "kind", "broker", "attached", "waiting", "unacknowledged", "set_aside", "lease_left_s")
-IF_ANY = ("filter", "order", "set_aside", "waits_for")
+BRIEF = (
+    "name",
+    "kind",
+    "broker",
+    "attached",
+    "waiting",
+    "unacknowledged",
+    "set_aside",
+    "expired",
+    "lease_left_s",
+)
+IF_ANY = ("filter", "order", "set_aside", "expired", "waits_for")
 """Shown only if some row has it: a table should fit the terminal."""
 UNITS = (("d", 86_400), ("h", 3_600), ("min", 60))
 

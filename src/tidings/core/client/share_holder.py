@@ -70,7 +70,7 @@ class _Held:
 
     __slots__ = (
         *("apart_at", "asked", "asks", "attached", "done", "holding", "leaving", "life", "unanswered"),
-        "unsent",
+        *("expired", "unsent", "unsent_expired"),
     )
 
     def __init__(self, asked: ShareAttach) -> None:
@@ -89,6 +89,9 @@ class _Held:
         """Done, and not answered by the broker."""
         self.unsent: list[tuple[int, int]] = []
         """Done, and not reported since it attached."""
+        self.expired = RangeSet()
+        """Of `done`, what was not shown."""
+        self.unsent_expired: list[tuple[int, int]] = []
 
 
 class ShareHolder(Part):
@@ -124,14 +127,17 @@ class ShareHolder(Part):
         self._held[request.subscription] = _Held(request)
         self._send(request)
 
-    def finish(self, subscription: str, first: int, last: int) -> None:
-        """The application is done with these; ShareFinished follows."""
+    def finish(self, subscription: str, first: int, last: int, *, expired: bool = False) -> None:
+        """The application is done with these, or was not shown them because they had expired; ShareFinished follows."""
         held = self._held.get(subscription)
         if held is None:
             return
         held.holding.remove(first, last + 1)
         held.done.add_range(first, last + 1)
         held.unsent.append((first, last))
+        if expired:
+            held.expired.add_range(first, last + 1)
+            held.unsent_expired.append((first, last))
         if not self._reporting:
             self._reporting = True
             self.port.set_timer((self.name, "report"), self.port.now)
@@ -194,7 +200,7 @@ class ShareHolder(Part):
     def _ask_again(self, held: _Held) -> None:
         """Attach again, and claim what we hold, and what we were done with and got no answer to."""
         self._part(held)
-        held.unsent, held.unanswered = [], 0
+        held.unsent, held.unsent_expired, held.unanswered = [], [], 0
         held.asks += 1
         ours = RangeSet((*held.holding, *held.done))
         self._send(replace(held.asked, takeover=False, holding=_ranges(ours), life=held.life, ask=held.asks))
@@ -215,8 +221,8 @@ class ShareHolder(Part):
         self._reporting = False
         for subscription, held in self._held.items():
             if held.unsent and held.attached:
-                self._send(ShareDone(subscription, merged(held.unsent)))
-                held.unsent = []
+                self._send(ShareDone(subscription, merged(held.unsent), merged(held.unsent_expired)))
+                held.unsent, held.unsent_expired = [], []
 
     # --- Answers of the broker
 
@@ -235,7 +241,7 @@ class ShareHolder(Part):
         lost = [gap for start, stop in held.holding for gap in kept.missing(start, stop)]
         if lost:
             self._drop(message.subscription, held, tuple((start, stop - 1) for start, stop in lost))
-        held.unsent = list(_ranges(held.done))
+        held.unsent, held.unsent_expired = list(_ranges(held.done)), list(_ranges(held.expired))
         self.report()
         life = ":".join(map(str, message.life))
         self.port.emit(ShareAttached(message.subscription, message.uncovered, life, apart_ns))
@@ -243,7 +249,7 @@ class ShareHolder(Part):
     def _begin_anew(self, subscription: str, held: _Held, life: Life) -> None:
         """Forget everything of the share's earlier life."""
         holding, done = _ranges(held.holding), _ranges(held.done)
-        held.life, held.holding, held.done = life, RangeSet(), RangeSet()
+        held.life, held.holding, held.done, held.expired = life, RangeSet(), RangeSet(), RangeSet()
         if holding:
             self.port.emit(ShareDropped(subscription, holding, ANEW))
         if done:
@@ -299,6 +305,8 @@ class ShareHolder(Part):
         if held is not None:
             for first, last in (*message.numbers, *message.refused):
                 held.done.remove(first, last + 1)
+                if held.expired:
+                    held.expired.remove(first, last + 1)
             self.port.emit(ShareFinished(message.subscription, message.numbers, message.refused))
 
     def on_share_ended(self, sender: str, message: ShareEnded) -> None:

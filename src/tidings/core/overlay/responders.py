@@ -2,7 +2,7 @@
 
 Every broker of a guaranteed or an epidemic network knows all interests; one of a best-effort network knows what its
 neighbours pass on, which is enough to know that nobody behind them is interested. Any subscription counts, whether
-somebody answers there or not.
+somebody answers there or not. In a guaranteed network two do not: an archive, and what waits for nobody (shares.py).
 """
 
 from __future__ import annotations
@@ -16,17 +16,29 @@ from tidings.core.kernel import Part, Port
 from tidings.core.messages import NoResponders, RespondersRequest
 from tidings.core.overlay.matching import Matcher, Selection
 
+Look = Callable[[Selection, Callable[[], None]], None]
+
+
+def at_once(leads_anywhere: Callable[[Selection], bool]) -> Look:
+    """Return what `Responders` needs of a broker that knows whether it sends events of a selection to anybody."""
+
+    def look(selection: Selection, nobody: Callable[[], None]) -> None:
+        if not leads_anywhere(selection):
+            nobody()
+
+    return look
+
 
 class Responders(Part):
-    """`leads_anywhere` says whether this broker sends events of a selection to anybody."""
+    """`look` calls its second argument, now or later, if nobody can answer a request of that selection."""
 
     name = "responders"
     handles = {RespondersRequest: "on_responders_request"}
 
-    def __init__(self, port: Port, matcher: Matcher, leads_anywhere: Callable[[Selection], bool]) -> None:
+    def __init__(self, port: Port, matcher: Matcher, look: Look) -> None:
         super().__init__(port)
         self._matcher = matcher
-        self._leads_anywhere = leads_anywhere
+        self._look = look
 
     def on_responders_request(self, sender: str, message: RespondersRequest) -> None:
         try:
@@ -34,5 +46,5 @@ class Responders(Part):
         except AttributeValueError as error:
             self.port.emit(Misbehaviour(sender, f"asked who wants an invalid event: {error}"))
             return
-        if not self._leads_anywhere(self._matcher.select_content(message.topic, message.attributes)):
-            self.port.send(sender, NoResponders(message.number))
+        selection = self._matcher.select_content(message.topic, message.attributes)
+        self._look(selection, lambda: self.port.send(sender, NoResponders(message.number)))

@@ -57,7 +57,9 @@ class HoldingService(EventService):
         kind = HeldIncoming if self.held_support.keeps else GroupIncoming
         await self._add(kind(subscription, stream, durability))
 
-    def finish_held(self, subscription_id: str, numbers: Ranges, *, at_once: bool = False) -> None:
+    def finish_held(
+        self, subscription_id: str, numbers: Ranges, *, at_once: bool = False, expired: bool = False
+    ) -> None:
         incoming = self.incoming.get(subscription_id)
         if isinstance(incoming, HeldIncoming):
             for first, last in numbers:

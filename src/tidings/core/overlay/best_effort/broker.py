@@ -11,7 +11,7 @@ from tidings.core.overlay.forwarding import Forwarding, SettledNumbers
 from tidings.core.overlay.groups import MAX_STATUS_GROUPS, Groups
 from tidings.core.overlay.link_watch import LinkWatch
 from tidings.core.overlay.matching import Matcher
-from tidings.core.overlay.responders import Responders
+from tidings.core.overlay.responders import Responders, at_once
 from tidings.core.overlay.routing import RoutingTable
 
 
@@ -30,7 +30,7 @@ class Broker(Node):
         self.edge = Edge(port, neighbours, self.table, self.forwarding, self.groups, self.status)
         self.tree = TreeRouting(port, neighbours, self.table, matcher, self.groups)
         watch = LinkWatch(port, self.table, self.forwarding)
-        responders = Responders(port, matcher, self.table.leads_anywhere)
+        responders = Responders(port, matcher, at_once(self.table.leads_anywhere))
         super().__init__((self.forwarding, self.edge, self.groups, watch, self.tree, responders))
 
     def discard(self) -> None:

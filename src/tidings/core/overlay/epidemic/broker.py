@@ -27,7 +27,7 @@ from tidings.core.overlay.groups import MAX_STATUS_GROUPS, Groups
 from tidings.core.overlay.labels import Label, label_text
 from tidings.core.overlay.link_watch import LinkWatch
 from tidings.core.overlay.matching import Matcher
-from tidings.core.overlay.responders import Responders
+from tidings.core.overlay.responders import Responders, at_once
 from tidings.core.overlay.routing import RoutingTable
 
 ABSENT_AFTER_NS = 15_000_000_000
@@ -121,7 +121,7 @@ class EpidemicBroker(Node):
                 self.high_waters,
                 self.tree,
                 self.gossip,
-                Responders(port, matcher, self.table.leads_anywhere),
+                Responders(port, matcher, at_once(self.table.leads_anywhere)),
             )
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -172,13 +172,13 @@ class GuaranteedBroker(Node, SubscriptionListener):
             self.shares,
             ShareListing(port, self.shares),
             self.membership,
-            Responders(port, matcher, self._leads_anywhere),
+            Responders(port, matcher, self._look_for_responders),
         )
         super().__init__(parts)
 
-    def _leads_anywhere(self, selection: Selection) -> bool:
-        """Return False only if nobody is subscribed: a broker that lost its log cannot tell."""
-        return self.subscriptions.recovering or self.log.leads_anywhere(selection)
+    def _look_for_responders(self, selection: Selection, nobody: Callable[[], None]) -> None:
+        if not self.subscriptions.recovering:  # a broker that lost its log cannot tell
+            self.shares.unless_attended(self.log.answering(selection), nobody)
 
     def _identify(
         self, label: Label | None, neighbours: Mapping[str, tuple[Label, str]], incarnation: int, new: bool

@@ -118,6 +118,11 @@ class HeldShare:
     def is_free(self) -> bool:
         return not self.holders and not self.waiting
 
+    def is_attended(self, now: int) -> bool:
+        """Return True if somebody is attached or about to be: after a restart or a move, holders return."""
+        returning = self.awaits_return and now - self.away_since < HOLDERS_RETURN_NS
+        return returning or self.frozen or not self.is_free
+
     # --- Attaching and leaving
 
     def check(self, message: ShareAttach) -> None:
@@ -264,9 +269,9 @@ class HeldShare:
             client, subscription = self.holders[handout.member]
             self._send(client, ShareGiven(subscription, handout.first, handout.attempt, events, late))
 
-    def finish(self, holder: Holder, numbers: Ranges) -> None:
-        """The holder is done with these."""
-        done, refused = self.kept.finish(_member(holder), numbers)
+    def finish(self, holder: Holder, numbers: Ranges, expired: Ranges = ()) -> None:
+        """The holder is done with these, some of which had expired."""
+        done, refused = self.kept.finish(_member(holder), numbers, expired)
         self._send(holder[0], ShareForgotten(holder[1], done, refused))
 
     def take_back(self, holder: Holder, message: ShareBack, now: int) -> None:
@@ -300,7 +305,8 @@ class HeldShare:
         changed = self.kept.release(message.release) + self.kept.drop_aside(message.drop)
         events, more = self.kept.aside(message.after, MAX_ASIDE_SHOWN)
         status = json.encode(self.status(broker, now)).decode()
-        self._send(client, ShareAside(message.name, tuple(events), changed, more, status=status))
+        attended = self.is_attended(now)
+        self._send(client, ShareAside(message.name, tuple(events), changed, more, "", status, attended))
 
     # --- As a sink of merged sources
 
@@ -337,6 +343,7 @@ class HeldShare:
             "unacknowledged": queue.out_count,
             "set_aside": len(queue.aside),
             "size_bytes": self.kept.size_bytes,
+            "expired": self.kept.expired,
             "missed": self.missed,
             "lease_left_s": self.lease_left_s(now),
             "uncovered": list(self.unreached),

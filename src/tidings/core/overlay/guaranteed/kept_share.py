@@ -72,7 +72,7 @@ _decode_ranges = msgspec.msgpack.Decoder(list[tuple[int, int]]).decode
 _decode_mark = msgspec.msgpack.Decoder(tuple[str, int, int]).decode
 _decode_member = msgspec.msgpack.Decoder(str).decode
 _ROW, _DONE, _MARK, _SENT, _ATTEMPT = b"r", b"d", b"m", b"s", b"a"
-_ASIDE, _FINISHED, _OPEN, _READING, _POSITION = b"x", b"f", b"o", b"n", b"p"
+_ASIDE, _FINISHED, _OPEN, _READING, _POSITION, _EXPIRED = b"x", b"f", b"o", b"n", b"p", b"e"
 
 
 def stored_shares(store: Store, now: int) -> list[KeptShare]:
@@ -108,6 +108,8 @@ class KeptShare:
         self.is_open = False
         """The name is ours, and the whole network knows what we want."""
         self.size_bytes = 0
+        self.expired = 0
+        """How many events were done because they had expired."""
         self.reading: Reading | None = None
         """Who reads the share by number, and how far it is done."""
         self.position = b""
@@ -176,6 +178,8 @@ class KeptShare:
                     aside[number] = _decode_number(value)
                 elif kind == _OPEN:
                     self.is_open = True
+                elif kind == _EXPIRED:
+                    self.expired = _decode_number(value)
                 elif kind == _POSITION:
                     self.position = value
                 elif kind == _FINISHED:
@@ -221,7 +225,7 @@ class KeptShare:
         numbered.append((_FINISHED, list(self._finished_by)))
         keys = [self._key(kind, number.to_bytes(8)) for kind, numbers in numbered for number in numbers]
         keys += [self._mark_key(source) for source in self._highest]
-        return [*keys, self._key(_SENT), self._key(_OPEN), self._key(_READING), self._key(_POSITION)]
+        return [*keys, *map(self._key, (_SENT, _OPEN, _READING, _POSITION, _EXPIRED))]
 
     def rows(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield what is on disk, without the definition, for another broker."""
@@ -448,13 +452,13 @@ class KeptShare:
 
     # --- Done
 
-    def finish(self, member: str, ranges: Ranges) -> tuple[Ranges, Ranges]:
-        """Forget what the member is done with. Return what counts as done by it, and what does not: somebody else has
-        it, or was done with it first."""
+    def finish(self, member: str, ranges: Ranges, expired: Ranges = ()) -> tuple[Ranges, Ranges]:
+        """Forget what the member is done with; count what of it had `expired`. Return what counts as done by it, and
+        what does not: somebody else has it, or was done with it first."""
         had = self.queue.finish(member, ranges)
         self._note_finished(member, had)
-        self._drop(had)
         mine = RangeSet((first, last + 1) for first, last in had)
+        self._drop(had, self._count_expired(mine, expired) if expired else [])
         refused: list[tuple[int, int]] = []
         for first, last in ranges:
             for start, stop in mine.missing(first, last + 1):
@@ -462,6 +466,13 @@ class KeptShare:
         lost = RangeSet((first, last + 1) for first, last in refused)
         done = [gap for first, last in ranges for gap in lost.missing(first, last + 1)]
         return tuple((start, stop - 1) for start, stop in done), tuple(refused)
+
+    def _count_expired(self, done: RangeSet, expired: Ranges) -> list[Change]:
+        """Count what is among `done`: a client that has no answer reports the same again."""
+        before = self.expired
+        for first, stop in RangeSet((first, last + 1) for first, last in expired):
+            self.expired += stop - first - sum(high - low for low, high in done.missing(first, stop))
+        return [] if self.expired == before else [(TABLE, self._key(_EXPIRED), _encode(self.expired))]
 
     def _not_finished_by(self, member: str, first: int, last: int) -> list[tuple[int, int]]:
         """Return which of these the member was not done with. What is no longer kept went out once, to this member,
@@ -516,8 +527,8 @@ class KeptShare:
             self._store.write(changes)
         return len(found)
 
-    def _drop(self, ranges: Ranges) -> None:
-        changes: list[Change] = []
+    def _drop(self, ranges: Ranges, more: Sequence[Change] = ()) -> None:
+        changes = [*more]
         for first, last in ranges:
             for low, high, row in self._rows.overlapping(first, last):
                 changes += self._drop_of(row, low, high)

@@ -97,6 +97,8 @@ class ShareDone(WireMessage, frozen=True, gc=False, tag=154):
 
     subscription: SubscriptionId
     numbers: NumberRanges
+    expired: NumberRanges = ()
+    """Of these, what it did not show, because it had expired."""
 
 
 class ShareForgotten(WireMessage, frozen=True, gc=False, tag=155):
@@ -179,6 +181,8 @@ class ShareAside(WireMessage, frozen=True, gc=False, tag=164):
     reason: Text = ""
     status: str = ""
     """What `tidings subscriptions` shows of the share, as JSON."""
+    attended: bool = True
+    """False: nobody is attached, or about to be."""
 
 
 class ShareElsewhere(WireMessage, frozen=True, gc=False, tag=187):

@@ -53,6 +53,10 @@ class ShareNames:
                 if self._hints.get(name, (0,))[0] <= epoch:
                     self._hints.pop(name, None)
 
+    def of_record(self, record_id: str) -> str | None:
+        """Return the name of the share that a record belongs to; None if it is no share's."""
+        return self._names.get(record_id)
+
     def elsewhere(self, name: str, known: Home | None = None) -> Home | None:
         """Return the other broker that has a share of that name: the latest, and of those that were created at once the
         first. `known` is what this broker knows by itself."""

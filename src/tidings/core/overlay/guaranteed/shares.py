@@ -13,7 +13,7 @@ subscription. Of two that were created at once, both then know both, and the one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tidings.core.client.arrivals import Arrivals
 from tidings.core.errors import FilterError, StoreError, SubscriptionRefused, TopicError, WireError
@@ -22,6 +22,7 @@ from tidings.core.events.subscription import ORDERED, Order
 from tidings.core.facts import Misbehaviour, ShareFailed
 from tidings.core.kernel import Part, TimerName
 from tidings.core.messages import Message, Notify, Subscribe, Subscribed, SubscribeFailed, Unsubscribe
+from tidings.core.overlay.guaranteed.attendance import ASKER, Attendance
 from tidings.core.overlay.guaranteed.far_links import FarLinks, FarMessage
 from tidings.core.overlay.guaranteed.far_shares import FarShares, Question, failure
 from tidings.core.overlay.guaranteed.former_home import FormerHome, Place
@@ -43,6 +44,7 @@ from tidings.core.overlay.guaranteed.share_messages import (
     NEW_START,
     ClientGone,
     MoveMessage,
+    ShareAside,
     ShareAsideRequest,
     ShareAttach,
     ShareBack,
@@ -113,6 +115,7 @@ class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
         self._histories = histories
         histories.listener = self
         self._far = FarShares(links, port.send)
+        self._attendance = Attendance(links, lambda: port.now)
         self.shares: dict[str, HeldShare] = {}
         self._names = ShareNames(port.node)
         self._holds: dict[Client, dict[str, HeldShare]] = {}
@@ -148,6 +151,7 @@ class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
             self._histories.check()
             self._moves.check()
             self._far.check(self.port.now)
+            self._attendance.check()
             self._links.close_idle(self._needs)
             self.port.set_timer((self.name, "check"), self.port.now + CHECK_NS)
         elif name[2] in self.shares:
@@ -269,6 +273,23 @@ class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
         self.enter(held)
         return held
 
+    def unless_attended(self, entries: Iterable[LogEntry], nobody: Callable[[], None]) -> None:
+        """Call `nobody`, now or later, if these records are all of shares that nobody is attached to."""
+        homes: dict[str, Place] = {}
+        for entry in entries:
+            name = self._names.of_record(entry.id)
+            if name is None:
+                return
+            held = self.shares.get(name)
+            if held is not None:
+                if held.is_attended(self.port.now):
+                    return
+            elif (home := self._elsewhere(name)) is not None:
+                homes[name] = home[1]
+            else:
+                return
+        self._attendance.ask(homes, nobody)
+
     # --- Holders
 
     def on_share_leave(self, sender: Client, message: ShareLeave) -> None:
@@ -314,7 +335,7 @@ class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
     def on_share_done(self, sender: Client, message: ShareDone) -> None:
         held = self._of(sender, message.subscription, message)
         if held is not None:
-            held.finish((sender, message.subscription), message.numbers)
+            held.finish((sender, message.subscription), message.numbers, message.expired)
             self._give(held)
 
     def on_share_back(self, sender: Client, message: ShareBack) -> None:
@@ -352,6 +373,7 @@ class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
     def far_up(self, broker: str) -> None:
         self._moves.far_up(broker)
         self._far.far_up(broker)
+        self._attendance.far_up(broker)
         waiting, self._unanswered = self._unanswered, []
         for client, home, message in waiting:
             if home == broker:
@@ -373,6 +395,8 @@ class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
             self._client_gone(sender)
         elif isinstance(message, ShareElsewhere):
             self._redirect(broker, client, message)
+        elif isinstance(message, ShareAside) and client.startswith(ASKER):
+            self._attendance.heard(client, message)
         elif (handler := self.handles.get(message.__class__)) is not None:
             getattr(self, handler)(sender, message)
         else:
@@ -389,6 +413,7 @@ class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
                 self._client_gone(client)
         self._moves.far_down(broker)
         self._far.far_down(broker)
+        self._attendance.far_down(broker)
 
     def _redirect(self, broker: str, client: str, message: ShareElsewhere) -> None:
         """That broker does not have the share, and says who has: the client must ask again."""

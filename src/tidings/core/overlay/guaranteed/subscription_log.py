@@ -260,11 +260,11 @@ class SubscriptionLog:
         interests = dict.fromkeys(interest for selection in selections for interest in selection.interests)
         return self._compute(tuple(interests), origin)
 
-    def leads_anywhere(self, selection: Selection) -> bool:
-        """Return True if any broker wants publications of this selection that are published here, and not only for its
-        archive."""
+    def answering(self, selection: Selection) -> Iterator[LogEntry]:
+        """Yield the records that select publications of this selection that are published here, without those of
+        archives."""
         route = self._route(selection, self._label)
-        return any(not entry.silent for destination in route for entry in destination.entries)
+        return (entry for destination in route for entry in destination.entries if not entry.silent)
 
     def _route(self, selection: Selection, origin: Label) -> Route:
         route = self._routes.get((selection, origin))
