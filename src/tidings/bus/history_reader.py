@@ -142,7 +142,8 @@ class HistoryReader:
         else:
             self._stop = self._archive.reach(self._interest, self._order, reached.done)
         gaps = self._archive.gaps()
-        first = self._next + (self._start not in ("earliest", "last"))
+        # What is missing before an offset was not asked for; before the first event since a time, it may have been.
+        first = self._next + isinstance(self._start, int)
         return [
             HistoryGap(gap.offset, gap.missing, gap.reason)
             for gap in gaps
@@ -228,8 +229,10 @@ def _place_in_order(event: Event) -> tuple[str, int, int]:
 def first_offset(archive: Kept, start: Start, hint: str = HINT) -> int:
     """Return the first offset to read, of a local or a remote archive. `hint` says what to do if that is refused.
 
+    A time before the oldest event means that one, if the archive has dropped nothing.
+
     Raises:
-        ArchiveTrimmed: The archive no longer has it; the message names the oldest that it has.
+        ArchiveTrimmed: The archive has dropped events, and maybe this one; the message names the oldest that it has.
         ArchiveAhead: The archive does not have it yet.
     """
     first, end = archive.bounds()
@@ -244,7 +247,7 @@ def first_offset(archive: Kept, start: Start, hint: str = HINT) -> int:
             raise ArchiveAhead(f"offset {start} does not exist yet; the archive ends at {end}")
         return start
     published_ns = instant_ns(start)
-    if end and (first == end or published_ns < archive.published_ns(first)):
+    if first and (first == end or published_ns < archive.published_ns(first)):
         when = start.astimezone(UTC).isoformat(timespec="seconds")
         raise ArchiveTrimmed(
             f"the archive does not reach back to {when}; {_oldest(archive, first, end, hint)}"

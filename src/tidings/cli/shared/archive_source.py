@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +12,6 @@ from tidings.cli.shared.options import check_tls_ca, option, read_token
 from tidings.cli.shared.subscription_options import check_patterns
 
 if TYPE_CHECKING:
-    from tidings.bus.history_reader import Kept
     from tidings.recording.replay import Source
 
 EARLIEST, LATEST = "earliest", "latest"
@@ -56,6 +54,7 @@ def archive_source(
     """Return the source with its offsets resolved; report bad flags."""
     from dataclasses import replace
 
+    from tidings.bus.history_reader import first_offset
     from tidings.recording.replay import Source
 
     check_patterns(topics or (), "--topic")
@@ -81,22 +80,12 @@ def archive_source(
     with source.open() as reader:
         bounds = reader.bounds()
         if instant is not None:
-            start = _first_since(reader, bounds.first, instant)
+            start = first_offset(reader, instant, "use --offset earliest")
     return replace(
         source,
         start=None if start == EARLIEST else resolved(start, *bounds),
         stop=None if stop == LATEST else resolved(stop, *bounds),
     )
-
-
-def _first_since(archive: Kept, first: int, instant: datetime) -> int:
-    """Return the offset of the first event published then. Of an archive that has dropped nothing, whoever asks for
-    more than it has gets all that it has."""
-    from tidings.bus.history_reader import first_offset, instant_ns
-
-    if first == 0:
-        return archive.offset_at(instant_ns(instant))
-    return first_offset(archive, instant, "use --offset earliest")
 
 
 def parse_offset(text: str, flag: str) -> int | str:
