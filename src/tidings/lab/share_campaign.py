@@ -6,6 +6,8 @@ across publishers, together with plain subscribers. A share to which nobody is a
 neither earlier nor later; what waited then is lost. Once all faults are over, everybody is attached who wants to be,
 every event since the acceptance is done, and nothing waits any more. A seed replays its run exactly.
 
+With `--calm`, where nothing fails but members that crash, each repetition must have its reason, too.
+
 A broker that loses its disk takes the durable subscriptions and groups that it keeps with it. They begin anew, and are
 not judged.
 """
@@ -62,28 +64,32 @@ MOVES_AFTER_S = (0.05, 0.3, 1.0, None)
 """With members anywhere: how long a holder is at another broker before its durable subscription follows."""
 SHORT_LEASE_S = 60.0
 QUIET_S = (0.5, 2.0, None)
+KINDS = {
+    "far": "members may be at any broker",
+    "race": "with --far: members may come at once",
+    "moves": "durable subscriptions alone, which move a lot",
+    "leases": "shares are kept for moments, and end",
+    "calm": "one of these in turn, and nothing fails but members that crash",
+}
+"""Of networks, with what they are."""
 RUNS = (1, 1, 2, 3, 8)
 """How many events are published together, in every second run."""
 
 
-def replay_command(
-    seed: int, *, far: bool = False, race: bool = False, moves: bool = False, leases: bool = False
-) -> str:
-    options = " --far" * far + " --race" * race + " --moves" * moves + " --leases" * leases
+def replay_command(seed: int, **kind: bool) -> str:
+    options = "".join(f" --{name}" for name in KINDS if kind.get(name))
     return f"python -m {MODULE} --seeds {seed}:{seed + 1}{options} --keep share-{seed}"
 
 
-def run_seed(
-    seed: int, *, far: bool = False, race: bool = False, moves: bool = False, leases: bool = False
-) -> CampaignResult:
-    """Run the scenario of that seed without touching a disk; whatever goes wrong is among the problems."""
+def run_seed(seed: int, **kind: bool) -> CampaignResult:
+    """Run the scenario of that seed and kind (see KINDS) without touching a disk; whatever goes wrong is among the
+    problems."""
     writer = MemoryWriter()
-    kind = {"far": far, "race": race, "moves": moves, "leases": leases}
     text = share_scenario(seed, **kind)
     simulation = Simulation(expand(parse_scenario(text)), writer)
     network = simulation.network
     calm = only_clients_crash(simulation.plan.scenario)
-    if seed % CRASH_POINTS_EVERY == 2:
+    if seed % CRASH_POINTS_EVERY == 2 and not kind.get("calm"):
         calm = False
         _add_crash_points(simulation, at_homes=seed // CRASH_POINTS_EVERY % 2 == 1)
     if seed % NEWCOMERS_EVERY == 1 and simulation.ordering is None:  # newcomers publish without numbers
@@ -91,7 +97,7 @@ def run_seed(
     random_runs = Random(f"{seed}:runs")
     for publisher in simulation.publishers if seed % 2 else ():
         publisher.together = lambda: random_runs.choice(RUNS)
-    with moving(Random(f"{seed}:moves"), far=far or moves or leases):
+    with moving(Random(f"{seed}:moves"), far=any(kind.values())):
         problems = problems_of(lambda: _run(simulation, writer, calm=calm), AssertionError)
     steps = network.schedule.steps
     return CampaignResult(seed, problems, *writer.counts, steps, replay_command(seed, **kind))
@@ -285,12 +291,10 @@ def without(trace: Trace, subscribers: frozenset[str]) -> Trace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = seeds_parser(MODULE, __doc__)
-    parser.add_argument("--far", action="store_true", help="members may be at any broker")
-    parser.add_argument("--race", action="store_true", help="with --far: members may come at once")
-    parser.add_argument("--moves", action="store_true", help="durable subscriptions alone, which move a lot")
-    parser.add_argument("--leases", action="store_true", help="shares are kept for moments, and end")
+    for name, text in KINDS.items():
+        parser.add_argument(f"--{name}", action="store_true", help=text)
     options = parser.parse_args(arguments)
-    chosen = {name: getattr(options, name) for name in ("far", "race", "moves", "leases")}
+    chosen = {name: getattr(options, name) for name in KINDS}
     return run_command(options, partial(run_seed, **chosen), partial(share_scenario, **chosen))
 
 
