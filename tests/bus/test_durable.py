@@ -395,12 +395,45 @@ def test_without_a_dead_letter_it_is_set_aside_or_ends_the_order(order: Any) -> 
                 assert (aside.attempts, aside.event.attributes["n"]) == (1, 1)
                 assert await bus.release("billing", [aside.number]) == 1
                 again = await stream.get(30)
-                assert again.attempt == 1
+                assert (again.attempt, again.redelivered) == (2, True)
                 await again.nack()
                 with pytest.raises(TimeoutError):
                     await stream.get(5)
+                (aside,) = await bus.set_aside("billing")
+                assert aside.attempts == 2
                 assert await bus.drop_aside("billing", [aside.number]) == 1
                 assert await bus.set_aside("billing") == []
+
+    run(scenario)
+
+
+def test_a_released_event_is_marked_and_its_deliveries_are_limited_anew() -> None:
+    """Whether its home restarts, its client is far away, or it moves there while the client has the event."""
+
+    async def scenario(net: TestNetwork) -> None:
+        options: dict[str, Any] = {"durable": "billing", "ack": "manual", "max_deliveries": 2}
+        attempts = 0
+        for broker in ("b1", "b1", "b2", "b0"):
+            async with net.connect(broker) as bus:
+                async with bus.subscribe("/jobs", **options) as stream:
+                    if not attempts:
+                        await publish(bus, 1)
+                    for wait_s in (10, 0):
+                        event = await stream.get(30)
+                        attempts += 1
+                        assert (event.attempt, event.redelivered) == (attempts, attempts > 1)
+                        await asyncio.sleep(wait_s)
+                        await event.nack()
+                    with pytest.raises(TimeoutError):
+                        await stream.get(5)
+                (share,) = await bus.durable_subscriptions()
+                assert share["broker"] == broker
+                (aside,) = await bus.set_aside("billing")
+                assert aside.attempts == attempts
+                assert await bus.release("billing", [aside.number]) == 1
+            if broker == "b1":
+                net.crash("b1")
+                net.restart("b1")
 
     run(scenario)
 

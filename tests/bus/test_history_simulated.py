@@ -7,6 +7,7 @@ import asyncio
 import random
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,9 @@ def test_a_network_in_the_process_keeps_an_archive() -> None:
             async with bus.subscribe("/t/1", where="n > 2990", start=1_000) as stream:
                 assert isinstance(stream, HistoryStream)
                 assert [(await stream.get(5)).attributes["n"] for _ in range(3)] == [2_992, 2_995, 2_998]
+            yesterday = datetime.now(UTC) - timedelta(days=1)
+            async with bus.subscribe("/t/2", start=yesterday) as stream:
+                assert (await stream.get(5)).attributes["n"] == 2
             async with bus.connect("b2") as far:
                 with pytest.raises(SubscriptionRefused, match="needs the archive of a guaranteed broker"):
                     async with far.subscribe("/t/1", start="earliest"):

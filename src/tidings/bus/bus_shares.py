@@ -125,10 +125,8 @@ class BusShares:
         more = True
         while more:
             shown = await self._ask_aside(name, after=found[-1].number if found else 0)
-            # The delivery with which its holder gave an event up was shown to nobody.
             found += [
-                SetAside(number, max(attempts - 1, 1), decode_event(Raw(raw)))
-                for number, attempts, raw in shown.events
+                SetAside(number, attempts, decode_event(Raw(raw))) for number, attempts, raw in shown.events
             ]
             more = shown.more and bool(shown.events)
         return found
@@ -250,8 +248,10 @@ class BusShares:
             stream.push_held_or_drop(fact.stretch, fact.first, fact.recovered_by)
         else:
             places = self._places(fact.stretch) if stream.subscription.order in ORDERED else None
-            late = fact.out_of_order
-            stream.push_held(fact.stretch, fact.first, fact.attempt, out_of_order=late, places=places)
+            late, before = fact.out_of_order, fact.before
+            stream.push_held(
+                fact.stretch, fact.first, fact.attempt, before=before, out_of_order=late, places=places
+            )
 
     def _on_detached(self, name: str, reason: str) -> None:
         self.uncovered.pop(name, None)

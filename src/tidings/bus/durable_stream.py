@@ -76,12 +76,14 @@ class Durability:
 class HeldEvent:
     """An event in the application's hands: its number at the broker, and which attempt it is."""
 
-    __slots__ = ("attempt", "number", "over", "stream")
+    __slots__ = ("attempt", "before", "number", "over", "stream")
 
-    def __init__(self, stream: DurableStream, number: int, attempt: int) -> None:
+    def __init__(self, stream: DurableStream, number: int, attempt: int, before: int) -> None:
         self.stream = stream
         self.number = number
         self.attempt = attempt
+        self.before = before
+        """How many attempts were before it was set aside and released."""
         self.over = ""
         """Why it is no longer held; empty while it is."""
 
@@ -142,6 +144,7 @@ class DurableStream(Stream):
         first: int,
         attempt: int,
         *,
+        before: int = 0,
         out_of_order: bool = False,
         recovered_by: str = "",
         places: Places | None = None,
@@ -149,7 +152,7 @@ class DurableStream(Stream):
         """Append events, numbered from `first` on."""
         arrival = Arrival(stretch, out_of_order, places, recovered_by)
         for number, event in enumerate(arrival.events(leave_out), first):
-            held = HeldEvent(self, number, attempt)
+            held = HeldEvent(self, number, attempt, before)
             if event is None:  # it cannot be decoded
                 self.finish(held)
             else:
@@ -287,7 +290,7 @@ class DurableStream(Stream):
     async def _is_given_up(self, event: Event) -> bool:
         """Give an event up that was delivered too often: publish it as a dead letter, or set it aside."""
         limit, held = self.durability.max_deliveries, event.__dict__["held"]
-        if limit is None or held.attempt <= limit:
+        if limit is None or held.attempt - held.before <= limit:
             return False
         topic = self.durability.dead_letter
         if topic is not None:

@@ -128,7 +128,8 @@ class HistoryReader:
         else:
             self._stop = self._archive.reach(self._interest, self._order, reached.done)
         gaps = self._archive.gaps()
-        first = self._next + (self._start not in ("earliest", "last"))
+        # What is missing before an offset was not asked for; before the first event since a time, it may have been.
+        first = self._next + isinstance(self._start, int)
         return [
             HistoryGap(gap.offset, gap.missing, gap.reason)
             for gap in gaps

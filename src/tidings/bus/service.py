@@ -406,7 +406,9 @@ class EventService(RequestReply, ABC):
         raise SubscriptionRefused(NO_SHARES)
 
     async def release(self, name: str, numbers: Iterable[int]) -> int:
-        """Deliver events again that were set aside, as if for the first time; return how many.
+        """Deliver events again that were set aside, marked; return how many.
+
+        `event.attempt` goes on counting, and `max_deliveries` counts from here.
 
         Args:
             name: The name of the durable subscription or group.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +20,7 @@ from tidings.cli.shared.up_scenario import Check, Out, ScenarioFile, Seed, up_sc
 if TYPE_CHECKING:
     from tidings.core.overlay.epidemic.settings import RecoverySettings
     from tidings.drivers.address import Address
-    from tidings.drivers.processes.brokers import BrokerNetwork, BrokerProcess
+    from tidings.drivers.processes.brokers import BrokerArchive, BrokerNetwork, BrokerProcess
     from tidings.drivers.processes.sequencers import SequencerProcess, SequencerProcesses
     from tidings.drivers.processes.topology_file import TopologyFile, Up
     from tidings.scenarios.file.schema import Mode
@@ -106,7 +106,25 @@ def make_network(options: UpOptions, path: Path | None = None) -> BrokerNetwork:
         loss=None if loss is None else parse_loss(str(loss)),
         transport=where.transport,
         ordering=make_sequencers(overlay.mode, where, options, listening),
+        archives=make_archives(options, listening),
     )
+
+
+def make_archives(options: UpOptions, brokers: Iterable[str]) -> dict[str, BrokerArchive]:
+    """Return where each broker records events; empty if none does."""
+    from tidings.cli.shared.broker_settings import kept_archive
+    from tidings.cli.shared.retention import archive_settings
+    from tidings.drivers.processes.brokers import BrokerArchive
+    from tidings.drivers.sockets.guaranteed import file_name
+
+    kept = kept_archive(options)
+    if kept is None:
+        return {}
+    archive_settings(kept.size, kept.age)  # a mistake is told before anything starts
+    return {
+        name: BrokerArchive(kept.directory / file_name(name), kept.topics, kept.size, kept.age)
+        for name in brokers
+    }
 
 
 def check_mode(file: TopologyFile, options: UpOptions, loss: str | float | None) -> None:
@@ -197,6 +215,7 @@ def show(network: BrokerNetwork, *, as_json: bool) -> None:
                     "url": broker.url,
                     "pid": broker.pid,
                     "neighbours": list(broker.around),
+                    **({} if broker.archive is None else {"archive": str(broker.archive.directory)}),
                 }
                 for broker in brokers
             ],
@@ -212,14 +231,28 @@ def show(network: BrokerNetwork, *, as_json: bool) -> None:
     if sequencers:
         nodes = [(process.name, process.url, str(process.pid)) for process in sequencers]
         print_table(f"{len(nodes)} sequencers", ("sequencer", "url", "pid"), nodes)
-    urls = [broker.url for broker in brokers]
+    print_line("Try it in other terminals:")
+    for command in commands(network):
+        print_line(f"  {command}")
+    print_line("Press Ctrl-C to stop.")
+
+
+def commands(network: BrokerNetwork) -> Iterator[str]:
+    """Yield what to type next."""
+    brokers = list(network.brokers.values())
+    first, last = brokers[0], brokers[-1]
     order = ""
     if network.ordering is not None:
         order = f" --order {'causal' if network.ordering.layout.causal else 'total'}"
-    print_line("Try it in other terminals:")
-    print_line(f"  tidings sub {urls[-1]} '/news/**'{order}")
-    print_line(f"  tidings pub {urls[0]} /news/bbc 'Hello, world'")
-    print_line("Press Ctrl-C to stop.")
+    yield f"tidings sub {last.url} '/news/**'{order}"
+    yield f"tidings pub {first.url} /news/bbc 'Hello, world'"
+    if last.archive is not None:
+        topics = " ".join(f"'{topic}'" for topic in last.archive.topics or ("/**",))
+        if last.spec.mode == "guaranteed":
+            yield f"tidings sub {last.url} {topics} --start earliest"
+        else:
+            yield f"tidings get {last.url} --follow"
+        yield f"tidings last {last.url}"
 
 
 async def watch(process: BrokerProcess | SequencerProcess, *, as_json: bool) -> None:

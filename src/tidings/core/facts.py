@@ -161,7 +161,8 @@ class ShareDetached(Fact, frozen=True, gc=False):
 
 
 class ShareDelivered(Fact, frozen=True, gc=False):
-    """Events of a share for this client, numbered from `first` on."""
+    """Events of a share for this client, numbered from `first` on. `before`: how many attempts were before they were
+    set aside and released."""
 
     subscription: str
     first: int
@@ -169,6 +170,7 @@ class ShareDelivered(Fact, frozen=True, gc=False):
     stretch: Stretch
     recovered_by: str = ""
     out_of_order: bool = False
+    before: int = 0
 
 
 class ShareFinished(Fact, frozen=True, gc=False):

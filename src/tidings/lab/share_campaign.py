@@ -8,6 +8,8 @@ every event since the acceptance is done, and nothing waits any more. A seed rep
 
 With `--starts`, most of them begin with what was published before, which is done once, too.
 
+With `--calm`, where nothing fails but members that crash, each repetition must have its reason, too.
+
 A broker that loses its disk takes the durable subscriptions and groups that it keeps with it. They begin anew, and are
 not judged.
 """
@@ -70,41 +72,33 @@ SHORT_LEASE_S = 60.0
 AHEAD = (1, 10, LOW_EVENTS)
 """How many events of a history may wait in a share, and how near its end the share subscribes."""
 QUIET_S = (0.5, 2.0, None)
+KINDS = {
+    "far": "members may be at any broker",
+    "race": "with --far: members may come at once",
+    "moves": "durable subscriptions alone, which move a lot",
+    "leases": "shares are kept for moments, and end",
+    "starts": "most begin with what was published before",
+    "calm": "one of these in turn, and nothing fails but members that crash",
+}
+"""Of networks, with what they are."""
 RUNS = (1, 1, 2, 3, 8)
 """How many events are published together, in every second run."""
 
 
-def replay_command(
-    seed: int,
-    *,
-    far: bool = False,
-    race: bool = False,
-    moves: bool = False,
-    leases: bool = False,
-    starts: bool = False,
-) -> str:
-    options = " --far" * far + " --race" * race + " --moves" * moves + " --leases" * leases
-    options += " --starts" * starts
+def replay_command(seed: int, **kind: bool) -> str:
+    options = "".join(f" --{name}" for name in KINDS if kind.get(name))
     return f"python -m {MODULE} --seeds {seed}:{seed + 1}{options} --keep share-{seed}"
 
 
-def run_seed(
-    seed: int,
-    *,
-    far: bool = False,
-    race: bool = False,
-    moves: bool = False,
-    leases: bool = False,
-    starts: bool = False,
-) -> CampaignResult:
-    """Run the scenario of that seed without touching a disk; whatever goes wrong is among the problems."""
+def run_seed(seed: int, **kind: bool) -> CampaignResult:
+    """Run the scenario of that seed and kind (see KINDS) without touching a disk; whatever goes wrong is among the
+    problems."""
     writer = MemoryWriter()
-    kind = {"far": far, "race": race, "moves": moves, "leases": leases, "starts": starts}
     text = share_scenario(seed, **kind)
     simulation = Simulation(expand(parse_scenario(text)), writer)
     network = simulation.network
     calm = only_clients_crash(simulation.plan.scenario)
-    if seed % CRASH_POINTS_EVERY == 2:
+    if seed % CRASH_POINTS_EVERY == 2 and not kind.get("calm"):
         calm = False
         _add_crash_points(simulation, at_homes=seed // CRASH_POINTS_EVERY % 2 == 1)
     if seed % NEWCOMERS_EVERY == 1 and simulation.ordering is None:  # newcomers publish without numbers
@@ -116,7 +110,7 @@ def run_seed(
     for broker, archive in simulation.archives.items():
         if broker not in forgetful:  # what was lost with a broker's disk before it was written is nowhere
             archive.write_ns = lag(Random(f"{seed}:{archive.client.node.node}"))
-    anywhere = far or moves or leases
+    anywhere = any(chosen for name, chosen in kind.items() if name != "starts")
     with moving(Random(f"{seed}:moves"), far=anywhere), reading(Random(f"{seed}:reads")):
         problems = problems_of(lambda: _run(simulation, writer, calm=calm), AssertionError)
     steps = network.schedule.steps
@@ -338,13 +332,10 @@ def without(trace: Trace, subscribers: frozenset[str]) -> Trace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = seeds_parser(MODULE, __doc__)
-    parser.add_argument("--far", action="store_true", help="members may be at any broker")
-    parser.add_argument("--race", action="store_true", help="with --far: members may come at once")
-    parser.add_argument("--starts", action="store_true", help="most begin with what was published before")
-    parser.add_argument("--moves", action="store_true", help="durable subscriptions alone, which move a lot")
-    parser.add_argument("--leases", action="store_true", help="shares are kept for moments, and end")
+    for name, text in KINDS.items():
+        parser.add_argument(f"--{name}", action="store_true", help=text)
     options = parser.parse_args(arguments)
-    chosen = {name: getattr(options, name) for name in ("far", "race", "moves", "leases", "starts")}
+    chosen = {name: getattr(options, name) for name in KINDS}
     return run_command(options, partial(run_seed, **chosen), partial(share_scenario, **chosen))
 
 

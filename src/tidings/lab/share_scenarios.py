@@ -42,14 +42,26 @@ WORKS: tuple[Table | None, ...] = (
 )
 
 
+CALM_KINDS: tuple[tuple[bool, bool, bool, bool], ...] = (
+    *((False, False, False, False), (True, False, False, False), (True, True, False, False)),
+    *((False, False, True, False), (False, False, False, True)),
+)
+"""`far`, `race`, `moves` and `leases` of calm scenarios, one after the other."""
+
+
 class ShareDraw(Dice):
     """Draws first what the rest of a scenario depends on. `far`: members may be at any broker. `race`: then they may
     also come at once; otherwise the first one comes before the others, and is not hit before. `moves`: durable
     subscriptions alone, whose holders come and go at any broker, far away and in trouble. `leases`: shares are kept for
-    moments, and everybody may be gone for longer; every second time durable subscriptions alone, which move."""
+    moments, and everybody may be gone for longer; every second time durable subscriptions alone, which move. `calm`:
+    one of these in turn, and nothing fails but members that crash."""
 
-    def __init__(self, seed: int, *, far: bool, race: bool, moves: bool, leases: bool) -> None:
-        super().__init__(Random(f"lease:{seed}" if leases else f"share:{seed}"))
+    def __init__(self, seed: int, *, far: bool, race: bool, moves: bool, leases: bool, calm: bool) -> None:
+        prefix = "calm" if calm else "lease" if leases else "share"
+        super().__init__(Random(f"{prefix}:{seed}"))
+        if calm:
+            far, race, moves, leases = CALM_KINDS[seed % len(CALM_KINDS)]
+        self.calm = calm
         self.leases = leases
         if leases:
             far, race, moves = True, seed % 4 == 2, seed % 2 == 1
@@ -64,7 +76,7 @@ class ShareDraw(Dice):
         if leases:
             self.duration_s = random.choice((10.0, 16.0, 24.0))
         self.edges = self.random_edges() if self.often(0.4) else None
-        self.calm = leases and self.often(0.3)
+        self.faultless = leases and self.often(0.3)
         """Nothing fails, so leases end when they should."""
 
     def seat(self, home: str) -> str:
@@ -80,10 +92,11 @@ def share_scenario(
     moves: bool = False,
     leases: bool = False,
     starts: bool = False,
+    calm: bool = False,
 ) -> str:
     """Return the text of a scenario file. `starts`: the same, later, and most durable subscriptions and groups begin
     with what was published before."""
-    draw = ShareDraw(seed, far=far, race=race, moves=moves, leases=leases)
+    draw = ShareDraw(seed, far=far, race=race, moves=moves, leases=leases, calm=calm)
     random = draw.random
     publishers = [random_publisher(draw, number) for number in range(random.randint(1, 3))]
     members = [
@@ -110,10 +123,7 @@ def share_scenario(
         *(("[[publisher]]", publisher) for publisher in publishers),
         *(("[[subscriber]]", subscriber) for subscriber in (*members, *plain)),
     ]
-    faults: list[Table] = []
-    if not draw.calm:
-        faults = [*_faults(draw, [member["name"] for member in members], ordered), *_deaths(draw, members)]
-        faults += _lonely_homes(draw, members) if draw.leases else []
+    faults = [] if draw.faultless else list(_all_faults(draw, members, ordered))
     if starts:
         _fail_later(faults, {member["at"] for member in members if "start" in member})
     tables += (("[[fault]]", fault) for fault in faults)
@@ -266,6 +276,13 @@ def _slow_links(draw: ShareDraw, members: Sequence[Table]) -> list[Table]:
     return [{"between": [member["name"], member["at"]], "delay_ms": delay_ms} for member in slow]
 
 
+def _all_faults(draw: ShareDraw, members: Sequence[Table], ordered: bool) -> list[Table]:
+    if draw.calm:
+        return _deaths(draw, members)
+    faults = [*_faults(draw, [member["name"] for member in members], ordered), *_deaths(draw, members)]
+    return [*faults, *_lonely_homes(draw, members)] if draw.leases else faults
+
+
 def _faults(draw: ShareDraw, members: Sequence[str], ordered: bool) -> list[Table]:
     """`ordered`: sequencers keep their disks. (The order campaign is about those that do not.)"""
     keepers = {f"b{number}" for number in range(SEQUENCERS if ordered else 0)}
@@ -282,8 +299,9 @@ def _faults(draw: ShareDraw, members: Sequence[str], ordered: bool) -> list[Tabl
 
 
 def _deaths(draw: ShareDraw, members: Sequence[Table]) -> list[Table]:
-    """Return crashes and pauses of members, again and again, sometimes together with their brokers."""
-    if draw.often(0.3):
+    """Return crashes and pauses of members, again and again, sometimes together with their brokers. In calm scenarios
+    they crash, alone."""
+    if not draw.calm and draw.often(0.3):
         return []
     faults: list[Table] = []
     for member in draw.random.sample(members, draw.random.randint(1, len(members))):
@@ -294,9 +312,10 @@ def _deaths(draw: ShareDraw, members: Sequence[Table]) -> list[Table]:
             if until_s >= draw.duration_s:
                 break
             nodes = [member["name"]]
-            if draw.often(0.2):
+            if not draw.calm and draw.often(0.2):
                 nodes.append(member["at"])
-            kind: Table = {"kind": "pause"} if draw.often(0.25) else {"kind": "crash", "state": "kept"}
+            is_pause = not draw.calm and draw.often(0.25)
+            kind: Table = {"kind": "pause"} if is_pause else {"kind": "crash", "state": "kept"}
             faults.append(kind | {"nodes": nodes, "at_s": at_s, "until_s": until_s})
             at_s = round(until_s + draw.random.choice((0.005, 0.05, 0.3, 1.0)), 3)
     return faults

@@ -33,8 +33,10 @@ def start_item(start: Start) -> StartItem:
 def first_offset(archive: Kept, start: Start | StartItem, hint: str = HINT) -> int:
     """Return the first offset to read, of a local or a remote archive. `hint` says what to do if that is refused.
 
+    A time before the oldest event means that one, if the archive has dropped nothing.
+
     Raises:
-        ArchiveTrimmed: The archive no longer has it; the message names the oldest that it has.
+        ArchiveTrimmed: The archive has dropped events, and maybe this one; the message names the oldest that it has.
         ArchiveAhead: The archive does not have it yet.
     """
     first, end = archive.bounds()
@@ -48,7 +50,7 @@ def first_offset(archive: Kept, start: Start | StartItem, hint: str = HINT) -> i
             raise ArchiveAhead(f"offset {number} does not exist yet; the archive ends at {end}")
         return number
     if kind == "time":
-        if end and (first == end or number < archive.published_ns(first)):
+        if first and (first == end or number < archive.published_ns(first)):
             when = _text(number, "seconds")
             raise ArchiveTrimmed(
                 f"the archive does not reach back to {when}; {_oldest(archive, first, end, hint)}"
@@ -60,10 +62,9 @@ def first_offset(archive: Kept, start: Start | StartItem, hint: str = HINT) -> i
 def history_position(archive_id: str, archive: Kept, start: StartItem) -> HistoryPosition:
     """Return where a durable subscription or a group with this start begins to read. Raises as `first_offset`."""
     first = first_offset(archive, start)
-    is_whole = start[0] in ("earliest", "last")
     newest_below = archive.bounds()[1] if start[0] == "last" else 0
     return HistoryPosition(
-        archive_id, first, newest_below=newest_below, gaps_from=first if is_whole else first + 1
+        archive_id, first, newest_below=newest_below, gaps_from=first + (start[0] == "offset")
     )
 
 

@@ -192,7 +192,7 @@ def test_hurrying_makes_all_delayed_items_due() -> None:
 # --- Set aside
 
 
-def test_an_item_that_is_set_aside_goes_out_no_more_until_it_is_released_and_counts_anew() -> None:
+def test_an_item_that_is_set_aside_goes_out_no_more_until_it_is_released_and_counts_on() -> None:
     queue = queue_of(3, "a")
     queue.due(0)
     assert queue.refuse("a", 2, None) == ()
@@ -201,7 +201,18 @@ def test_an_item_that_is_set_aside_goes_out_no_more_until_it_is_released_and_cou
     assert queue.due(10**18) == []
     assert queue.release([1, 2, 2, 9]) == [2]
     assert queue.aside == {}
-    assert queue.due(0) == [Handout("a", 2, 2, 1)]
+    assert queue.due(0) == [Handout("a", 2, 2, 2)]
+
+
+def test_setting_an_item_aside_is_no_attempt() -> None:
+    queue = SharedQueue()
+    queue.add(1, 1, attempts=4)
+    queue.join("a", 1)
+    assert queue.due(0) == [Handout("a", 1, 1, 5)]
+    queue.refuse("a", 1, None)
+    assert queue.aside == {1: 4}
+    queue.release([1])
+    assert queue.due(0) == [Handout("a", 1, 1, 5)]
 
 
 def test_an_item_that_was_set_aside_earlier_can_be_dropped_once() -> None:

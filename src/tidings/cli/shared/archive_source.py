@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +13,6 @@ from tidings.cli.shared.subscription_options import check_patterns
 
 if TYPE_CHECKING:
     from tidings.recording.replay import Source
-    from tidings.storage.starts import Kept
 
 EARLIEST, LATEST = "earliest", "latest"
 
@@ -57,6 +55,7 @@ def archive_source(
     from dataclasses import replace
 
     from tidings.recording.replay import Source
+    from tidings.storage.starts import first_offset
 
     check_patterns(topics or (), "--topic")
     is_url = "://" in archive
@@ -81,22 +80,12 @@ def archive_source(
     with source.open() as reader:
         bounds = reader.bounds()
         if instant is not None:
-            start = _first_since(reader, bounds.first, instant)
+            start = first_offset(reader, instant, "use --offset earliest")
     return replace(
         source,
         start=None if start == EARLIEST else resolved(start, *bounds),
         stop=None if stop == LATEST else resolved(stop, *bounds),
     )
-
-
-def _first_since(archive: Kept, first: int, instant: datetime) -> int:
-    """Return the offset of the first event published then. Of an archive that has dropped nothing, whoever asks for
-    more than it has gets all that it has."""
-    from tidings.storage.starts import first_offset, instant_ns
-
-    if first == 0:
-        return archive.offset_at(instant_ns(instant))
-    return first_offset(archive, instant, "use --offset earliest")
 
 
 def parse_offset(text: str, flag: str) -> int | str:

@@ -16,8 +16,11 @@ from tidings.cli.shared.node_options import (
     MAX_DELTA,
     MODES,
     Algorithm,
+    ArchiveTopics,
     Name,
     NodeOptions,
+    RetainAge,
+    RetainSize,
     Transport,
 )
 from tidings.cli.shared.option_table import Flag
@@ -120,20 +123,7 @@ class BrokerOptions(NodeOptions, frozen=True, kw_only=True):
         Path | None,
         Flag(panel=ARCHIVE, metavar="DIR", help="Record events into this archive, and serve it to readers."),
     ] = None
-    archive_topics: Annotated[
-        tuple[str, ...],
-        Flag(
-            name="--archive-topic",
-            metavar="TOPIC",
-            parse=tuple,
-            panel=ARCHIVE,
-            help="Record only these topics: /a/b, /a/*, /a/**. Repeatable.",
-        ),
-    ] = ()
-    retain_size: Annotated[
-        str | None, Flag(panel=ARCHIVE, metavar="SIZE", help="Keep at most this much, such as 500M or 20G.")
-    ] = None
-    retain_age: Annotated[
-        str | None, Flag(panel=ARCHIVE, metavar="TIME", help="Keep events for this long, such as 12h or 30d.")
-    ] = None
+    archive_topics: ArchiveTopics = ()
+    retain_size: RetainSize = None
+    retain_age: RetainAge = None
     transport: Annotated[Transport | None, Flag(help="udp works on loopback only. Default: tcp.")] = None

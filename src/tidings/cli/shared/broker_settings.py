@@ -14,6 +14,7 @@ from tidings.cli.shared.node_options import NodeOptions
 from tidings.cli.shared.option_table import over
 from tidings.cli.shared.options import check_name, check_tls_ca, read_token
 from tidings.cli.shared.subscription_options import check_patterns
+from tidings.cli.shared.up_options import UpOptions
 from tidings.core.errors import ConnectionFailed, TopicError
 from tidings.core.events.subscription import make_interest
 from tidings.core.overlay.epidemic.settings import RecoverySettings
@@ -85,7 +86,7 @@ def broker_settings(
         guaranteed=guaranteed,
         epidemic=_epidemic(options, recovery_settings) if mode == "epidemic" else None,
         sequencers=_sequencers(options.sequencers),
-        archive=_archive(options),
+        archive=kept_archive(options),
         transport=transport,
         tls=tls_of(options),
         token=read_token(options.token_file),
@@ -109,7 +110,8 @@ def tls_of(options: NodeOptions) -> Tls | None:
     return tls
 
 
-def _archive(options: BrokerOptions) -> KeptArchive | None:
+def kept_archive(options: BrokerOptions | UpOptions) -> KeptArchive | None:
+    """Return what the options say about an archive; None without one."""
     topics, size, age = options.archive_topics, options.retain_size, options.retain_age
     if options.archive is None:
         for given, flag in ((topics, "--archive-topic"), (size, "--retain-size"), (age, "--retain-age")):

@@ -24,6 +24,23 @@ Transport = Literal["tcp", "udp"]
 LayoutOrder = Literal["total", "causal"]
 Name = Annotated[str, Meta(min_length=1, max_length=255, extra={"printable": True})]
 
+ArchiveTopics = Annotated[
+    tuple[str, ...],
+    Flag(
+        name="--archive-topic",
+        metavar="TOPIC",
+        parse=tuple,
+        panel=ARCHIVE,
+        help="Record only these topics: /a/b, /a/*, /a/**. Repeatable.",
+    ),
+]
+RetainSize = Annotated[
+    str | None, Flag(panel=ARCHIVE, metavar="SIZE", help="Keep at most this much, such as 500M or 20G.")
+]
+RetainAge = Annotated[
+    str | None, Flag(panel=ARCHIVE, metavar="TIME", help="Keep events for this long, such as 12h or 30d.")
+]
+
 
 class NodeOptions(Options, frozen=True, kw_only=True):
     """Holds the options that brokers and sequencers share."""

@@ -9,12 +9,16 @@ from msgspec import Meta
 
 from tidings.cli.shared.node_options import (
     ALGORITHMS,
+    ARCHIVE,
     EPIDEMIC,
     GUARANTEED,
     MAX_DELTA,
     MODES,
     Algorithm,
+    ArchiveTopics,
     LayoutOrder,
+    RetainAge,
+    RetainSize,
     Transport,
 )
 from tidings.cli.shared.option_table import Flag, Options
@@ -80,3 +84,14 @@ class UpOptions(Options, frozen=True, kw_only=True):
             help="Topics with a counter of their own. Repeatable. Default: /**.",
         ),
     ] = ()
+    archive: Annotated[
+        Path | None,
+        Flag(
+            panel=ARCHIVE,
+            metavar="DIR",
+            help="Each broker records events into an archive, DIR/<broker>, and serves it to readers.",
+        ),
+    ] = None
+    archive_topics: ArchiveTopics = ()
+    retain_size: RetainSize = None
+    retain_age: RetainAge = None

@@ -287,7 +287,8 @@ class ShareHolder(Part):
         last = message.first + stretch.count - 1
         held.holding.add_range(message.first, last + 1)
         place = (message.subscription, message.first, message.attempt)
-        self.port.emit(ShareDelivered(*place, stretch, out_of_order=message.out_of_order))
+        late, before = message.out_of_order, message.before
+        self.port.emit(ShareDelivered(*place, stretch, out_of_order=late, before=before))
 
     def on_share_called_back(self, sender: str, message: ShareCalledBack) -> None:
         held = self._held.get(message.subscription)

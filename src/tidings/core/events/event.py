@@ -308,7 +308,7 @@ class Event(Struct, array_like=True, dict=True):
 
     @property
     def redelivered(self) -> bool:
-        """True if it was delivered before, and its holder went or gave it back before it was done."""
+        """True if it was delivered before, and its holder went, gave it back or gave it up before it was done."""
         return self.attempt > 1
 
     async def ack(self) -> None:

@@ -8,9 +8,9 @@ Items are numbers, in the order in which they were added; whoever owns the queue
        |  +----------+
        +-- delayed <-+
 
-Each time an item goes out is an attempt, numbered from 1. What comes back waits in its old place, before everything
-newer. With an exclusive order, an item that is refused calls back everything newer, so that the order holds; with keys,
-everything newer of its key.
+Each time an item goes out is an attempt, numbered from 1; setting it aside takes that one back. What comes back waits
+in its old place, before everything newer. With an exclusive order, an item that is refused calls back everything newer,
+so that the order holds; with keys, everything newer of its key.
 """
 
 from __future__ import annotations
@@ -117,10 +117,13 @@ class SharedQueue:
         self._aside[number] = attempts
 
     def release(self, numbers: Iterable[int]) -> list[int]:
-        """Let items that were set aside go out again, counted from the first attempt. Return those."""
-        found = [number for number in numbers if self._aside.pop(number, None) is not None]
-        for number in found:
-            self.add(number, number)
+        """Let items that were set aside go out again. Return those."""
+        found: list[int] = []
+        for number in numbers:
+            attempts = self._aside.pop(number, None)
+            if attempts is not None:
+                self.add(number, number, attempts)
+                found.append(number)
         return found
 
     def drop_aside(self, number: int) -> bool:
@@ -225,8 +228,8 @@ class SharedQueue:
             return ()
         self._out.take(number, number)
         self._returned(member, number, number)
-        if due_at is None:
-            self._aside[number] = out[1]
+        if due_at is None:  # whoever sets it aside shows it to nobody
+            self._aside[number] = max(out[1] - 1, 1)
             return ()
         self._delay(number, due_at, out[1])
         newer = self._newer(number)

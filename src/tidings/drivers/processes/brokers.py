@@ -34,10 +34,12 @@ FREE_PORTS = range(15_000, 32_000)
 
 
 class BrokerArchive(NamedTuple):
-    """Where a broker records its archive, and what."""
+    """Where a broker records its archive, what, and how much of it is kept, as users write it."""
 
     directory: Path
     topics: tuple[str, ...]
+    retain_size: str | None = None
+    retain_age: str | None = None
 
 
 class BrokerProcess(ListeningProcess):
@@ -88,9 +90,12 @@ class BrokerProcess(ListeningProcess):
     def _archive_flags(self) -> list[str]:
         if self.archive is None:
             return []
-        flags = ["--archive", str(self.archive.directory)]
-        for topic in self.archive.topics:
+        archive = self.archive
+        flags = ["--archive", str(archive.directory)]
+        for topic in archive.topics:
             flags += ["--archive-topic", topic]
+        for flag, value in (("--retain-size", archive.retain_size), ("--retain-age", archive.retain_age)):
+            flags += [] if value is None else [flag, value]
         return flags
 
     def _mode_flags(self) -> list[str]:

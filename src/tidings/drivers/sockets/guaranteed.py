@@ -62,8 +62,13 @@ class GuaranteedSettings(NamedTuple):
 
 
 def store_path(data: Path, name: str) -> Path:
-    """Return the path of a broker's store; characters that a file name may not have are quoted."""
-    return data / f"{quote(name, safe=' ')}.db"
+    """Return the path of a broker's store."""
+    return data / f"{file_name(name)}.db"
+
+
+def file_name(name: str) -> str:
+    """Return a broker's name with the characters quoted that a file name may not have."""
+    return quote(name, safe=" ")
 
 
 def open_store(

@@ -265,9 +265,9 @@ class HeldShare:
         """Send what is due."""
         if self.frozen:
             return
-        for handout, events, late in self.kept.due(now):
+        for handout, events, late, before in self.kept.due(now):
             client, subscription = self.holders[handout.member]
-            self._send(client, ShareGiven(subscription, handout.first, handout.attempt, events, late))
+            self._send(client, ShareGiven(subscription, handout.first, handout.attempt, events, late, before))
 
     def finish(self, holder: Holder, numbers: Ranges, expired: Ranges = ()) -> None:
         """The holder is done with these, some of which had expired."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import nsmallest
 from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -73,6 +74,7 @@ _decode_mark = msgspec.msgpack.Decoder(tuple[str, int, int]).decode
 _decode_member = msgspec.msgpack.Decoder(str).decode
 _ROW, _DONE, _MARK, _SENT, _ATTEMPT = b"r", b"d", b"m", b"s", b"a"
 _ASIDE, _FINISHED, _OPEN, _READING, _POSITION, _EXPIRED = b"x", b"f", b"o", b"n", b"p", b"e"
+_RELEASED = b"b"
 
 
 def stored_shares(store: Store, now: int) -> list[KeptShare]:
@@ -94,6 +96,18 @@ def stored_shares(store: Store, now: int) -> list[KeptShare]:
         kept.load(rows.get(name, []), now)
         found.append(kept)
     return found
+
+
+class Given(NamedTuple):
+    """Events that go to a member now."""
+
+    handout: Handout
+    events: bytes
+    """Their encoding."""
+    late: bool
+    """Out of order."""
+    before: int
+    """How many of their deliveries were before they were last released."""
 
 
 class KeptShare:
@@ -127,6 +141,8 @@ class KeptShare:
         """The keys of events that were looked at."""
         self._noted: set[int] = set()
         """Events with attempts on disk, or set aside there."""
+        self._released: dict[int, int] = {}
+        """Events that were set aside and released -> how often they had been delivered by then. All are in `_noted`."""
         self._finished_by: dict[int, str] = {}
         """Events that went out more than once -> the member that was done with them."""
 
@@ -176,6 +192,8 @@ class KeptShare:
                     attempts[number] = _decode_number(value)
                 elif kind == _ASIDE:
                     aside[number] = _decode_number(value)
+                elif kind == _RELEASED:
+                    self._released[number] = _decode_number(value)
                 elif kind == _OPEN:
                     self.is_open = True
                 elif kind == _EXPIRED:
@@ -221,7 +239,7 @@ class KeptShare:
         """Return the keys that may be on disk, without the definition's."""
         rows = [first for first, _, _ in self._rows]
         numbered = [(kind, rows) for kind in (_ROW, _DONE)]
-        numbered += [(kind, sorted(self._noted)) for kind in (_ATTEMPT, _ASIDE)]
+        numbered += [(kind, sorted(self._noted)) for kind in (_ATTEMPT, _ASIDE, _RELEASED)]
         numbered.append((_FINISHED, list(self._finished_by)))
         keys = [self._key(kind, number.to_bytes(8)) for kind, numbers in numbered for number in numbers]
         keys += [self._mark_key(source) for source in self._highest]
@@ -337,9 +355,8 @@ class KeptShare:
 
     # --- Handing out
 
-    def due(self, now: int) -> list[tuple[Handout, bytes, bool]]:
-        """Return what goes out now, with its encoding and whether it is out of order, after noting on disk that it
-        does."""
+    def due(self, now: int) -> list[Given]:
+        """Return what goes out now, after noting on disk that it does."""
         handouts = self.queue.due(now)
         self._note_sent(handouts)
         return [part for handout in handouts for part in self._encoded(handout)]
@@ -389,12 +406,22 @@ class KeptShare:
             for start, end, row in self._rows.overlapping(low, high):
                 yield start, end, attempt, self._encoding(row, start, end)
 
-    def _encoded(self, handout: Handout) -> list[tuple[Handout, bytes, bool]]:
+    def _encoded(self, handout: Handout) -> Iterator[Given]:
         member, attempt = handout.member, handout.attempt
-        return [
-            (Handout(member, low, high, attempt), self._encoding(row, low, high), row.late)
-            for low, high, row in self._rows.overlapping(handout.first, handout.last)
-        ]
+        for first, last, row in self._rows.overlapping(handout.first, handout.last):
+            for low, high, before in self._by_release(first, last):
+                part = Handout(member, low, high, attempt)
+                yield Given(part, self._encoding(row, low, high), row.late, before)
+
+    def _by_release(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+        """Yield these events in parts, with how often those of each part were delivered before their last release."""
+        for number in sorted(self._released.keys() & range(first, last + 1)) if self._released else ():
+            if first < number:
+                yield first, number - 1, 0
+            yield number, number, self._released[number]
+            first = number + 1
+        if first <= last:
+            yield first, last, 0
 
     def _encoding(self, row: _Row, first: int, last: int) -> bytes:
         stretch = self._events(row)
@@ -517,12 +544,14 @@ class KeptShare:
             self._store.write([(TABLE, self._key(_ASIDE, number.to_bytes(8)), _encode(attempts))])
 
     def release(self, ranges: Ranges) -> int:
-        """Let events that were set aside go out again, as for the first time; return how many."""
+        """Let events that were set aside go out again, marked; return how many. Their attempts go on counting."""
         found = self.queue.release(self.queue.aside_in(ranges))
         changes: list[Change] = []
         for number in found:
+            attempts = self._released[number] = self.queue.attempts(number) or 0
             changes.append((TABLE, self._key(_ASIDE, number.to_bytes(8)), None))
-            changes.append((TABLE, self._key(_ATTEMPT, number.to_bytes(8)), _encode(0)))
+            for kind in (_ATTEMPT, _RELEASED):
+                changes.append((TABLE, self._key(kind, number.to_bytes(8)), _encode(attempts)))
         if changes:
             self._store.write(changes)
         return len(found)
@@ -555,8 +584,9 @@ class KeptShare:
             if each not in self._noted:
                 continue
             self._noted.discard(each)  # deleting an unknown key does nothing
-            changes.append((TABLE, self._key(_ATTEMPT, each.to_bytes(8)), None))
-            changes.append((TABLE, self._key(_ASIDE, each.to_bytes(8)), None))
+            self._released.pop(each, None)
+            for kind in (_ATTEMPT, _ASIDE, _RELEASED):
+                changes.append((TABLE, self._key(kind, each.to_bytes(8)), None))
         return changes
 
 

@@ -90,6 +90,8 @@ class ShareGiven(WireMessage, frozen=True, gc=False, tag=153):
     events: bytes
     """The encoded event or run."""
     out_of_order: bool = False
+    before: Counter = 0
+    """How many deliveries were before the events were set aside and released: they do not count for a limit."""
 
 
 class ShareDone(WireMessage, frozen=True, gc=False, tag=154):
