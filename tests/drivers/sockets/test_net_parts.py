@@ -278,6 +278,7 @@ def test_a_loop_that_fires_too_early_is_not_believed() -> None:
 def test_a_timer_may_be_set_again_when_it_fires_and_none_outlives_the_port() -> None:
     async def main() -> None:
         fired = 0
+        closed = asyncio.Event()
 
         def on_timer(name: TimerName) -> None:
             nonlocal fired
@@ -287,10 +288,12 @@ def test_a_timer_may_be_set_again_when_it_fires_and_none_outlives_the_port() -> 
             elif fired == 3:
                 port.set_timer(name, port.now + 10_000_000)
                 port.close()
+                closed.set()
 
         port = AsyncPort("n", on_timer=on_timer, emit=lambda fact: None)
         port.set_timer(("x",), port.now)
-        await asyncio.sleep(0.06)
+        await closed.wait()
+        await asyncio.sleep(0.03)
         assert fired == 3
 
     asyncio.run(main())
