@@ -486,6 +486,8 @@ class KeptShare:
         self._note_finished(member, had)
         mine = RangeSet((first, last + 1) for first, last in had)
         self._drop(had, self._count_expired(mine, expired) if expired else [])
+        if had == ranges:
+            return ranges, ()
         refused: list[tuple[int, int]] = []
         for first, last in ranges:
             for start, stop in mine.missing(first, last + 1):
