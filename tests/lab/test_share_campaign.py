@@ -63,10 +63,11 @@ def test_in_calm_scenarios_nothing_fails_but_members_that_crash() -> None:
     assert any(not plan.faults for plan in plans)
 
 
-FOUND = (204, 389, 581, 794, 1103, 1144, 1204, 100270, 102175)
+FOUND = (204, 389, 581, 794, 1103, 1144, 1204, 100270, 102175, 1001111)
 """Moves: a holder that left meanwhile, a next home without its disk, events older than the share, a former home that
 ends during the next move, two moves of one share, two shares of one name, rows of an ended share, a publisher's broker
-that crashes soon after it lost its disk, a former home that sends one event at a time over a long way."""
+that crashes soon after it lost its disk, a former home that sends one event at a time over a long way, a share that
+comes back to a broker which had said that it has it no more."""
 
 
 @pytest.mark.parametrize("seed", FOUND)
@@ -74,9 +75,9 @@ def test_seeds_that_failed(seed: int) -> None:
     assert not run_seed(seed, moves=True).problems
 
 
-FOUND_WITH_LEASES = (33, 235, 309)
+FOUND_WITH_LEASES = (33, 235, 309, 1000449)
 """A former home that ended with a short lease, a new share beside a former home of the one before, many events that
-go by a former home one by one."""
+go by a former home one by one, an event that arrives at the moment at which the lease is over."""
 
 
 @pytest.mark.parametrize("seed", FOUND_WITH_LEASES)

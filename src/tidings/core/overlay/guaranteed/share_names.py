@@ -28,8 +28,9 @@ class ShareNames:
         """Record id -> name."""
         self._hints: dict[str, Home] = {}
         """Name -> where another broker says that the share is."""
-        self._not_at: dict[str, set[str]] = {}
-        """Name -> brokers that say they do not have the share, although the log names them."""
+        self._not_at: dict[str, dict[str, int]] = {}
+        """Name -> broker that says it does not have the share, although the log names it -> the epoch up to which that
+        is so: the share may come to it later."""
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._homes)
@@ -61,8 +62,12 @@ class ShareNames:
         """Return the other broker that has a share of that name: the latest, and of those that were created at once the
         first. `known` is what this broker knows by itself."""
         found = self._known(name, known)
-        wrong = {self._node, *self._not_at.get(name, ())}
-        others = [each for each in found if each[1].broker not in wrong]
+        not_at = self._not_at.get(name, {})
+        others = [
+            (epoch, place)
+            for epoch, place in found
+            if place.broker != self._node and epoch > not_at.get(place.broker, -1)
+        ]
         return min(others, key=lambda each: (-each[0], each[1]), default=None)
 
     def _known(self, name: str, known: Home | None) -> list[Home]:
@@ -75,9 +80,9 @@ class ShareNames:
 
     def redirect(self, name: str, broker: str, home: Home) -> None:
         """That broker does not have the share, and says who has."""
-        wrong = self._not_at.setdefault(name, set())
-        wrong.add(broker)
-        wrong.discard(home[1].broker)
+        not_at = self._not_at.setdefault(name, {})
+        not_at[broker] = max(home[0], not_at.get(broker, -1))
+        not_at.pop(home[1].broker, None)
         known = self.elsewhere(name)
         if known is None or known[0] < home[0]:
             self._hints[name] = home

@@ -468,7 +468,7 @@ class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
         if isinstance(share, FormerHome):
             share.read(self.port.now)
             self.report(share)
-        elif share is not None and self.shares.get(share.definition.name) is share:
+        elif share is not None and self._is_here(share):
             self._read_mail(share)
 
     def go_on(self, share: HeldShare) -> None:
@@ -481,20 +481,22 @@ class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
             self._receive(share.client, Notified(*news))
 
     def _read_mail(self, held: HeldShare) -> None:
-        """Handle what arrived for the share; stop at what there is no room for."""
-        while held.inbox and not held.frozen:
-            message = held.inbox[0]
+        """Handle what arrived for the share, while it is one; stop at what there is no room for."""
+        while self._is_here(held) and held.inbox and not held.frozen:
             try:
-                if not self._handle(held, message):
+                if not self._handle(held, held.inbox[0]):
                     break
             except StoreError as error:
                 self.port.emit(ShareFailed(held.definition.name, str(error)))
                 break
             held.inbox.popleft()
-            if self.shares.get(held.definition.name) is not held:
-                return  # it has ended: nothing may be kept for it any more
-        self.report(held)
-        self._give(held)
+        if self._is_here(held):
+            self.report(held)
+            self._give(held)
+
+    def _is_here(self, held: HeldShare) -> bool:
+        """Return False if the share has ended or left: nothing may be kept for it any more."""
+        return self.shares.get(held.definition.name) is held
 
     def _handle(self, held: HeldShare, message: Message) -> bool:
         if held.reads_history and isinstance(message, Notify | Missed):
