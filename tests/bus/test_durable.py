@@ -68,6 +68,22 @@ def test_an_exception_in_the_loop_leaves_its_event_undone() -> None:
     run(scenario)
 
 
+def test_what_a_client_had_in_hand_when_it_died_comes_again_marked() -> None:
+    async def scenario(net: TestNetwork) -> None:
+        async with net.connect("b0") as far:
+            async with net.connect("b2", name="worker") as bus:
+                with suppress(ConnectionFailed):
+                    async with bus.subscribe("/jobs", durable="billing", max_unacked=1) as stream:
+                        await publish(far, 1, 2)
+                        async for _ in stream:
+                            net.crash("worker")
+            async with net.connect("b1", name="worker") as bus:
+                async with bus.subscribe("/jobs", durable="billing") as stream:
+                    assert await read(stream, 2) == [(1, 2), (2, 1)]
+
+    run(scenario)
+
+
 def test_a_reader_that_never_waits_reports_before_its_window_is_used_up() -> None:
     async def scenario(net: TestNetwork) -> None:
         async with (
