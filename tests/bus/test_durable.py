@@ -15,6 +15,7 @@ from tidings.bus.stream import Stream
 from tidings.core.errors import (
     ConnectionFailed,
     DeliveriesExhausted,
+    NoResponder,
     NotHeld,
     SubscriptionRefused,
     TopicError,
@@ -703,6 +704,29 @@ def test_a_home_that_cannot_be_reached_is_named_as_uncovered() -> None:
                 net.restart("b0")
                 assert await read(stream, 1) == [(1, 1)]
                 assert stream.uncovered == ()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("topics", [(), ("/**",), ("/*/**", "/jobs"), ("/*/*", "/*")])
+def test_who_takes_everything_shares_it_too(topics: tuple[str, ...]) -> None:
+    """The name of a group is among its topics: a wildcard must not take its place."""
+
+    async def scenario(net: TestNetwork) -> None:
+        async with net.connect("b1") as one, net.connect("b2") as two:
+            async with (
+                one.subscribe(*topics, group="all") as first,
+                two.subscribe(*topics, group="all") as second,
+            ):
+                await publish(one, *range(10), topic="/jobs/all")
+                await asyncio.sleep(1)
+                assert len(first) + len(second) == 10
+            async with one.subscribe(*topics, durable="audit"):
+                with pytest.raises(SubscriptionRefused, match="'audit' is held by client"):
+                    await two.subscribe(*topics, durable="audit").__aenter__()
+            assert [each["name"] for each in await two.durable_subscriptions()] == ["all", "audit"]
+            with pytest.raises(NoResponder):
+                await one.request("/price", timeout=5)
 
     run(scenario)
 
