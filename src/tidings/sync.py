@@ -21,11 +21,13 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from tidings.bus import connect as opening
-from tidings.bus.durable_stream import MAX_UNACKED, Ack
+from tidings.bus.durable_stream import MAX_UNACKED, Ack, DurableStream
 from tidings.bus.embedded import Embedded
 from tidings.bus.embedded import embedded as open_embedded
 from tidings.bus.expiry import Expiry
 from tidings.bus.gaps import Gap
+from tidings.bus.history import HistoryStream
+from tidings.bus.history_reader import HistoryGap
 from tidings.bus.receipts import Receipt
 from tidings.bus.requests import DEFAULT_CONCURRENCY, DEFAULT_TIMEOUT_S, check_handler
 from tidings.bus.service import EventService, PublishedEvent, SetAside
@@ -131,6 +133,37 @@ class SyncStream(AbstractContextManager["SyncStream"]):
     def missed(self) -> int:
         """Events in all gaps so far; see `Stream.missed`."""
         return self._stream.missed
+
+    @property
+    def uncovered(self) -> tuple[str, ...]:
+        """The brokers that do not know this subscription yet, or keep something for it and cannot be reached; see
+        `Stream.uncovered`."""
+        return self._stream.uncovered
+
+    @property
+    def live(self) -> bool:
+        """True once the history has been read, which a stream without `start` does not have; see
+        `HistoryStream.live`."""
+        return not isinstance(self._stream, HistoryStream) or self._stream.live
+
+    @property
+    def history_gaps(self) -> list[HistoryGap]:
+        """Where the archive notes that events may be missing; see `HistoryStream.history_gaps`."""
+        return list(self._stream.history_gaps) if isinstance(self._stream, HistoryStream) else []
+
+    @property
+    def refused(self) -> int:
+        """Acknowledgements that did not count; see `DurableStream.refused`."""
+        return self._stream.refused if isinstance(self._stream, DurableStream) else 0
+
+    @property
+    def set_aside(self) -> int:
+        """Events that were delivered too often and set aside at the broker; see `DurableStream.set_aside`."""
+        return self._stream.set_aside if isinstance(self._stream, DurableStream) else 0
+
+    def completed(self) -> None:
+        """Wait until the whole network knows this subscription, as `Stream.completed`."""
+        self._loop.run(self._stream.completed())
 
     def get(self, timeout_s: float | None = None) -> Event:
         """Return the next event, as `Stream.get`; raises TimeoutError if none arrives within `timeout_s` seconds."""

@@ -127,6 +127,8 @@ class TestNetwork:
         self._ordering = SimulatedOrdering(self._network, layout, self._plain_bus)
         self._order_patience = order_patience
         self._clients = 0
+        self._connections: dict[str, _SimulatedConnection] = {}
+        """Those that are open, or were, by the client's name."""
         self._archives: dict[str, MemoryArchive] = {}
         self._cuts: dict[tuple[str, str], Callable[[str, str], bool]] = {}
         make_broker = BrokerMaker(broker_specs(topology, overlay, settings))
@@ -174,9 +176,8 @@ class TestNetwork:
         self._clients += 1
         who = name or f"client-{self._clients}"
         self._ordering.place(who, at)
-        return self._link(
-            Bus(lambda: LocalSequencing(self._ordering, who), patience=self._order_patience), at, who
-        )
+        sequencing = LocalSequencing(self._ordering, who)
+        return self._link(Bus(lambda: sequencing, patience=self._order_patience), at, who, sequencing)
 
     async def keep_archive(self, at: str = "b0", *topics: str, order: OrderName = "none") -> None:
         """Keep all events of a broker in memory from now on, so that its clients' subscriptions can `start` with them.
@@ -196,9 +197,9 @@ class TestNetwork:
     def _plain_bus(self, at: str, name: str) -> Bus:
         return self._link(Bus(), at, name)
 
-    def _link(self, bus: Bus, at: str, name: str) -> Bus:
-        connection = _ReliableConnection if self.guaranteed else _SimulatedConnection
-        bus.connection = connection(self._network, at, name, bus)
+    def _link(self, bus: Bus, at: str, name: str, sequencing: LocalSequencing | None = None) -> Bus:
+        kind = _ReliableConnection if self.guaranteed else _SimulatedConnection
+        bus.connection = kind(self._network, at, name, bus, self._connections, sequencing)
         bus.archive = self._archives.get(at)
         return bus
 
@@ -218,12 +219,19 @@ class TestNetwork:
         self._ordering.place(connection.name, to)
 
     def crash(self, broker: str, *, keep_state: bool = True) -> None:
-        """Crash a broker, and the sequencer on the same machine if there is one (`restart` and `pause` likewise).
+        """Crash a broker, and the sequencer on the same machine if there is one (`restart` and `pause` likewise); or
+        kill a client, by its name. What a client had in hand is lost to it, and all that waits for it ends with
+        `ConnectionFailed`. It comes back with `connect` under its name.
 
         Args:
-            broker: The broker's name.
-            keep_state: False also erases its disk.
+            broker: The broker's name, or a client's.
+            keep_state: False also erases the broker's disk.
         """
+        if self._network.has_client(broker) and broker not in self.brokers:
+            if not self._network.nodes[broker].up:
+                raise ValueError(f"client {broker!r} is not connected")
+            self._connections[broker].crash()
+            return
         self._check(broker, up=True)
         for name in self._ordering.machine(broker):
             self._network.crash(name, keep_state=keep_state)
@@ -285,7 +293,7 @@ class _ConnectedClient(BestEffortClient):
     """Tells its bus when the broker goes away, and fails publications while it is away, as over TCP."""
 
     def __init__(self, node: SimulatedNode, broker: str, bus: Bus, schedule: Schedule) -> None:
-        super().__init__(node, broker)
+        super().__init__(node, broker, incarnation=node.programs)
         self._bus = bus
         self._broker = broker
         self._schedule = schedule
@@ -303,7 +311,8 @@ class _ConnectedClient(BestEffortClient):
 
     def _flush(self, *, full_only: bool = False) -> list[Stretch]:
         published = self.session.flush(full_only=full_only)
-        for stretch in () if self._connected else published:
+        connected = self._connected and not self._bus.connection.closed
+        for stretch in () if connected else published:
             for sequence in range(stretch.first, stretch.last + 1):
                 failed = PublishFailed(sequence, f"there is no connection to {self._broker}")
                 self._schedule.at(self._schedule.now, self.receive, self._broker, failed)
@@ -314,7 +323,7 @@ class _ConnectedReliableClient(ReliableClient):
     """A client of a guaranteed broker that tells its bus when the connection comes and goes."""
 
     def __init__(self, node: SimulatedNode, broker: str, bus: Bus) -> None:
-        super().__init__(node, broker, acknowledges=False, gathers=True)
+        super().__init__(node, broker, incarnation=node.programs, acknowledges=False, gathers=True)
         self._bus = bus
 
     def link_up(self, peer: str) -> None:
@@ -329,7 +338,17 @@ class _ConnectedReliableClient(ReliableClient):
 class _SimulatedConnection:
     """Connects a bus to a simulated broker."""
 
-    def __init__(self, network: SimulatedNetwork, broker: str, name: str, bus: Bus) -> None:
+    def __init__(
+        self,
+        network: SimulatedNetwork,
+        broker: str,
+        name: str,
+        bus: Bus,
+        opened: dict[str, _SimulatedConnection],
+        sequencing: LocalSequencing | None,
+    ) -> None:
+        self._opened = opened
+        self._sequencing = sequencing
         self._network = network
         self._broker = broker
         self._name = name
@@ -350,12 +369,16 @@ class _SimulatedConnection:
     async def open(self) -> None:
         if not self._network.nodes[self._broker].up:
             raise ConnectionFailed(f"cannot reach {self._broker}: it is down")
-        if self._name in self._network.nodes:
-            raise ConnectionFailed(f"the client name {self._name!r} is already in use")
-
-        node = self._network.add(self._name, self._make, self._bus.on_fact)
-        self._network.attach(self._name, self._broker)
-        node.start()
+        network, name = self._network, self._name
+        if name not in network.nodes:
+            node = network.add(name, self._make, self._bus.on_fact)
+            network.attach(name, self._broker)
+            node.start()
+        elif network.has_client(name) and not network.nodes[name].up:
+            network.replace(name, self._make, self._bus.on_fact, broker=self._broker)
+        else:
+            raise ConnectionFailed(f"the client name {name!r} is already in use")
+        self._opened[name] = self
 
     def _make(self, node: SimulatedNode) -> Node:
         self._client = _ConnectedClient(node, self._broker, self._bus, self._network.schedule)
@@ -364,7 +387,16 @@ class _SimulatedConnection:
     async def close(self) -> None:
         if self._client is not None:
             self._client = None
-            self._network.crash(self._name, keep_state=False)
+            if not self.closed:
+                self._network.crash(self._name, keep_state=False)
+
+    def crash(self) -> None:
+        """The client's process dies."""
+        self.closed = True
+        self._network.crash(self._name, keep_state=False)
+        if self._sequencing is not None:
+            self._sequencing.detach()
+        self._bus.on_connection(False, f"client {self._name!r} crashed")
 
 
 class _ReliableConnection(_SimulatedConnection):
@@ -384,7 +416,8 @@ class _ReliableConnection(_SimulatedConnection):
         return self._client
 
     async def close(self) -> None:
-        await asyncio.sleep(GOODBYE_S)  # otherwise the broker might keep events that nobody wants any more
+        if not self.closed:  # otherwise the broker might keep events that nobody wants any more
+            await asyncio.sleep(GOODBYE_S)
         await super().close()
 
 

@@ -15,6 +15,7 @@ from tidings.bus.stream import Stream
 from tidings.core.errors import (
     ConnectionFailed,
     DeliveriesExhausted,
+    NoResponder,
     NotHeld,
     SubscriptionRefused,
     TopicError,
@@ -64,6 +65,22 @@ def test_an_exception_in_the_loop_leaves_its_event_undone() -> None:
                     raise RuntimeError
             async with bus.subscribe("/jobs", durable="billing") as stream:
                 assert await read(stream, 2) == [(1, 2), (2, 1)]
+
+    run(scenario)
+
+
+def test_what_a_client_had_in_hand_when_it_died_comes_again_marked() -> None:
+    async def scenario(net: TestNetwork) -> None:
+        async with net.connect("b0") as far:
+            async with net.connect("b2", name="worker") as bus:
+                with suppress(ConnectionFailed):
+                    async with bus.subscribe("/jobs", durable="billing", max_unacked=1) as stream:
+                        await publish(far, 1, 2)
+                        async for _ in stream:
+                            net.crash("worker")
+            async with net.connect("b1", name="worker") as bus:
+                async with bus.subscribe("/jobs", durable="billing") as stream:
+                    assert await read(stream, 2) == [(1, 2), (2, 1)]
 
     run(scenario)
 
@@ -355,6 +372,83 @@ def test_an_event_that_is_delivered_too_often_becomes_a_dead_letter() -> None:
     run(scenario)
 
 
+def test_an_event_given_back_after_its_last_delivery_is_given_up_at_once() -> None:
+    """Whether the reader asks for another one, or leaves."""
+
+    async def scenario(net: TestNetwork) -> None:
+        async with net.connect("b1") as bus, bus.subscribe("/dead") as dead:
+            options: dict[str, Any] = {"ack": "manual", "max_deliveries": 2}
+            async with bus.subscribe("/jobs", durable="letters", dead_letter="/dead", **options) as stream:
+                await publish(bus, 1)
+                for after in (0, 3600):
+                    event = await stream.get(30)
+                    await event.nack(after=after)
+                assert (await dead.get(1)).attributes["n"] == 1
+                with pytest.raises(NotHeld, match="published as a dead letter"):
+                    await event.ack()
+            async with bus.subscribe("/jobs", durable="aside", **options) as stream:
+                await publish(bus, 2)
+                for _ in range(2):
+                    await (await stream.get(30)).nack()
+                (aside,) = await bus.set_aside("aside")
+                assert (aside.attempts, aside.event.attributes["n"]) == (2, 2)
+                assert await bus.release("aside", [aside.number]) == 1
+                again = await stream.get(30)
+                assert (again.attempt, again.redelivered) == (3, True)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("order", ["none", "fifo"])
+@pytest.mark.parametrize("ack", ["auto", "manual"])
+def test_an_event_left_undone_after_its_last_delivery_is_given_up_at_once(ack: Any, order: Any) -> None:
+    async def scenario(net: TestNetwork) -> None:
+        async with net.connect("b1") as bus, bus.subscribe("/dead") as dead:
+            options: dict[str, Any] = {
+                "max_deliveries": 2,
+                "dead_letter": "/dead",
+                "ack": ack,
+                "order": order,
+            }
+            for attempt in (1, 2):
+                with suppress(KeyError):
+                    async with bus.subscribe("/jobs", durable="billing", **options) as stream:
+                        if attempt == 1:
+                            await publish(bus, 1, 2)
+                        async for event in stream:
+                            assert (event.attributes["n"], event.attempt) == (1, attempt)
+                            raise KeyError
+            letter = await dead.get(1)
+            assert (letter.attributes["n"], letter.attributes["dead_deliveries"]) == (1, 2)
+            async with bus.subscribe("/jobs", durable="billing", **options) as stream:
+                assert await read(stream, 1) == [(2, 1)]
+
+    run(scenario)
+
+
+def test_what_cannot_be_published_as_a_dead_letter_comes_again() -> None:
+    """Its broker is away when the reader leaves, so that the next reader gives it up."""
+
+    async def scenario(net: TestNetwork) -> None:
+        options: dict[str, Any] = {"max_deliveries": 1, "dead_letter": "/dead"}
+        async with net.connect("b0") as other, other.subscribe("/dead") as dead:
+            async with net.connect("b1") as bus:
+                with suppress(KeyError):
+                    async with bus.subscribe("/jobs", durable="billing", **options) as stream:
+                        await publish(bus, 1)
+                        async for _ in stream:
+                            net.crash("b1")
+                            raise KeyError
+            net.restart("b1")
+            await publish(other, 2)
+            async with net.connect("b1") as bus:
+                async with bus.subscribe("/jobs", durable="billing", **options) as stream:
+                    assert await read(stream, 1) == [(2, 1)]
+            assert (await dead.get(30)).attributes["n"] == 1
+
+    run(scenario)
+
+
 def test_a_batch_has_nothing_that_was_delivered_too_often() -> None:
     async def scenario(net: TestNetwork) -> None:
         async with net.connect("b1") as bus, bus.subscribe("/dead") as dead:
@@ -610,6 +704,29 @@ def test_a_home_that_cannot_be_reached_is_named_as_uncovered() -> None:
                 net.restart("b0")
                 assert await read(stream, 1) == [(1, 1)]
                 assert stream.uncovered == ()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("topics", [(), ("/**",), ("/*/**", "/jobs"), ("/*/*", "/*")])
+def test_who_takes_everything_shares_it_too(topics: tuple[str, ...]) -> None:
+    """The name of a group is among its topics: a wildcard must not take its place."""
+
+    async def scenario(net: TestNetwork) -> None:
+        async with net.connect("b1") as one, net.connect("b2") as two:
+            async with (
+                one.subscribe(*topics, group="all") as first,
+                two.subscribe(*topics, group="all") as second,
+            ):
+                await publish(one, *range(10), topic="/jobs/all")
+                await asyncio.sleep(1)
+                assert len(first) + len(second) == 10
+            async with one.subscribe(*topics, durable="audit"):
+                with pytest.raises(SubscriptionRefused, match="'audit' is held by client"):
+                    await two.subscribe(*topics, durable="audit").__aenter__()
+            assert [each["name"] for each in await two.durable_subscriptions()] == ["all", "audit"]
+            with pytest.raises(NoResponder):
+                await one.request("/price", timeout=5)
 
     run(scenario)
 

@@ -89,6 +89,9 @@ def test_a_client_whose_name_another_took_is_told() -> None:
                 await two.publish("/a")
                 with pytest.raises(tidings.NotConfirmed):
                     await one.publish("/a")
+                with pytest.raises(tidings.ConnectionFailed, match="another connection took the name"):
+                    async with one.subscribe("/b"):
+                        pass
         await broker.stop()
 
     run(test)

@@ -495,6 +495,38 @@ def test_another_member_answers_for_one_that_goes() -> None:
     run(scenario, "guaranteed")
 
 
+def test_a_member_that_leaves_after_its_answer_is_done_with_the_request() -> None:
+    async def scenario(net: TestNetwork) -> None:
+        handled: list[int] = []
+
+        def note(event: Event) -> str:
+            handled.append(event.attributes["n"])  # type: ignore[arg-type]
+            return "done"
+
+        async with net.connect("b0") as asker, net.connect("b1") as one, net.connect("b2") as two:
+            for number in range(3):
+                async with one.serve("/price", note, group="pricing"):
+                    await asker.request("/price", {"n": number}, timeout=60)
+                await asyncio.sleep(1)
+            async with two.serve("/price", note, group="pricing"):
+                await asyncio.sleep(10)
+            assert handled == [0, 1, 2]
+
+            begun = asyncio.Event()
+
+            async def never(event: Event) -> None:
+                begun.set()
+                await asyncio.sleep(3600)
+
+            async with two.serve("/price", never, group="pricing"):
+                answer = asyncio.create_task(asker.request("/price", {"n": 3}, timeout=60))
+                await begun.wait()
+            async with one.serve("/price", note, group="pricing"):
+                assert (await answer).text == "done"
+
+    simulate(scenario, brokers=3, mode="guaranteed")
+
+
 async def ask_nobody(net: TestNetwork, asker: Bus) -> None:
     """Ask, and hear at once that nobody is there."""
     began_at = net.now_s

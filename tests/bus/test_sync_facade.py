@@ -36,6 +36,21 @@ def test_iterating_gives_one_event_after_the_other() -> None:
         assert shown == list(range(5))
 
 
+def test_a_stream_says_what_it_lacks_as_one_of_async() -> None:
+    with tidings.sync.embedded(brokers=3, mode="guaranteed", archive=True) as bus:
+        bus.publish("/t", {"n": 1})
+        with bus.subscribe("/t", start="earliest") as past:
+            assert past.get(timeout_s=5.0).attributes["n"] == 1
+            assert (past.live, past.history_gaps) == (True, [])
+            assert (past.refused, past.set_aside) == (0, 0)
+        with bus.subscribe("/t", durable="billing", ack="manual", max_deliveries=1) as stream:
+            stream.completed()
+            assert (stream.uncovered, stream.live, stream.history_gaps) == ((), True, [])
+            bus.publish("/t", {"n": 2})
+            stream.nack(stream.get(timeout_s=5.0))
+            assert (stream.refused, stream.set_aside) == (0, 1)
+
+
 def test_iterating_in_another_thread_ends_when_the_stream_is_closed() -> None:
     with tidings.sync.embedded(brokers=1) as bus:
         shown: list[tidings.Event] = []

@@ -176,6 +176,50 @@ def test_a_mistake_of_the_test_shows_where_it_is_made(
         simulate(scenario, brokers=2)
 
 
+@pytest.mark.parametrize("order", ["none", "total"])
+@pytest.mark.parametrize("mode", ["best-effort", "guaranteed", "epidemic"])
+def test_a_name_is_free_again_when_its_client_has_left_or_crashed(mode: Any, order: Any) -> None:
+    async def scenario(net: TestNetwork) -> None:
+        sources = set()
+        async with net.connect("b2") as reader, reader.subscribe("/t", order=order) as seen:
+            for number, broker in enumerate(("b0", "b1", "b0")):
+                async with net.connect(broker, name="me") as client:
+                    async with client.subscribe("/t", order=order) as own:
+                        event_id = await client.publish("/t", {"n": number})
+                        assert (await own.get(30)).attributes["n"] == number
+                        if number:
+                            net.crash("me")
+                assert (await seen.get(30)).id == event_id
+                sources.add(event_id)
+        assert len(sources) == 3
+
+    simulate(scenario, brokers=3, mode=mode)
+
+
+@pytest.mark.parametrize("mode", ["best-effort", "guaranteed"])
+def test_a_client_that_crashes_ends_what_waits_for_it(mode: Any) -> None:
+    async def scenario(net: TestNetwork) -> None:
+        async with net.connect("b1", name="me") as client, client.subscribe("/t") as stream:
+            reading = asyncio.create_task(stream.get())
+            await asyncio.sleep(1)
+            net.crash("me")
+            with pytest.raises(tidings.ConnectionFailed, match="client 'me' crashed"):
+                await reading
+            error = tidings.ConnectionFailed if mode == "guaranteed" else tidings.NotConfirmed
+            with pytest.raises(error):
+                await client.publish("/t")
+            with pytest.raises(tidings.ConnectionFailed, match="client 'me' crashed"):
+                async with client.subscribe("/t"):
+                    pass
+            with pytest.raises(ValueError, match="client 'me' is not connected"):
+                net.crash("me")
+            async with net.connect("b0", name="me") as again, again.subscribe("/t") as stream:
+                await again.publish("/t")
+                await stream.get(1)
+
+    simulate(scenario, brokers=3, mode=mode)
+
+
 def test_clients_need_a_broker_and_a_name_of_their_own() -> None:
     async def scenario(net: TestNetwork) -> None:
         with pytest.raises(tidings.ConnectionFailed, match="'b9'"):

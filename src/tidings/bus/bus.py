@@ -122,6 +122,8 @@ class Bus(ApplicationHost):
         )
         self.connection: BusConnection
         self._open = False
+        self._ended = ""
+        """Why the connection has ended for good; empty while it has not."""
         self._flush_due = False
         self._one_at_a_time = asyncio.Lock()
         """Held by one `publish_many` at a time: all its events leave before those of the next call."""
@@ -165,7 +167,7 @@ class Bus(ApplicationHost):
 
     async def open(self) -> None:
         await self.connection.open()
-        self._open = True
+        self._open, self._ended = True, ""
         self._session.takes_runs = True
         self._broker = self._session.broker
         try:
@@ -193,6 +195,16 @@ class Bus(ApplicationHost):
     def _is_open(self) -> bool:
         return self._open
 
+    def _check_open(self) -> None:
+        super()._check_open()
+        if self._ended:
+            raise ConnectionFailed(self._ended)
+
+    def _check_may_publish(self) -> None:
+        """Publications wait for a connection that will not come. Without a guarantee they fail by themselves."""
+        if self.lossless or not self._open:
+            self._check_open()
+
     # --- Publishing
 
     async def publish(
@@ -204,9 +216,9 @@ class Bus(ApplicationHost):
         expires: Expiry | None = None,
         wait: bool = True,
     ) -> Any:
-        self._check_open()
+        self._check_may_publish()
         await self._wait_for_room()
-        self._check_open()
+        self._check_may_publish()
         if expires is not None:
             payload = expiring(payload, expires, self.now)
         sequence = self._publish(topic, attributes or {}, payload)
@@ -223,11 +235,11 @@ class Bus(ApplicationHost):
         return session.next_sequence - 1
 
     def reserve(self) -> EventId:
-        self._check_open()
+        self._check_may_publish()
         return EventId(*self._session.identity, self._session.reserve())
 
     async def send(self, stretch: Stretch) -> Batch:
-        self._check_open()
+        self._check_may_publish()
         batch = Batch()
         batch.published = stretch.count
         self.ledger.add(stretch.first, stretch.last, batch)
@@ -235,7 +247,7 @@ class Bus(ApplicationHost):
         return batch
 
     async def publish_many(self, events: Iterable[PublishedEvent] | AsyncIterable[PublishedEvent]) -> int:
-        self._check_open()
+        self._check_may_publish()
         batch = Batch()
         if isinstance(events, AsyncIterable):
             async for event in each(events):
@@ -251,7 +263,7 @@ class Bus(ApplicationHost):
     async def _publish_some(self, batch: Batch, events: Iterator[PublishedEvent]) -> bool:
         """Publish as many events as fill a run or may be unconfirmed; return False if there are no more."""
         await self._wait_for_room()
-        self._check_open()
+        self._check_may_publish()
         first = self._session.next_sequence
         full = False
         try:
@@ -445,6 +457,7 @@ class Bus(ApplicationHost):
             if not self.lossless:
                 self._fail_unsure(reason)
             if self.connection.closed:  # refused, or another client took our name: no reconnection
+                self._ended = reason or CLOSED
                 self._shares.fail(reason)
                 self._fail_everything(reason)
 

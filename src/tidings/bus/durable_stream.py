@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, Self
@@ -22,6 +23,7 @@ from tidings.core.errors import (
     DeliveriesExhausted,
     NotHeld,
     SubscriptionRefused,
+    TidingsError,
     TopicError,
 )
 from tidings.core.events.event import Event
@@ -42,6 +44,9 @@ MAX_UNACKED = 1_024
 MAX_UNACKED_LIMIT = 1_000_000
 REPORTS_PER_WINDOW = 4
 """A reader that never waits reports what it has done with this often, so that the broker sends more meanwhile."""
+
+GIVE_UP_TIMEOUT_S = 2.0
+"""How long leaving a stream waits for dead letters to be confirmed."""
 
 log = logging.getLogger("tidings")
 
@@ -91,12 +96,12 @@ class HeldEvent:
         self._end("it was acknowledged before", "acknowledged")
         await self.stream.acknowledge(self)
 
-    def nack(self, after: float | timedelta) -> None:
+    async def nack(self, after: float | timedelta) -> None:
         after_s = after.total_seconds() if isinstance(after, timedelta) else after
         if not isinstance(after_s, int | float) or not 0 <= after_s <= 1e9:
             raise ValueError(f"after must be a duration of at least 0 s, not {after!r}")
         self._end("it was given back before", "given back")
-        self.stream.give_back(self, int(after_s * 1e9))
+        await self.stream.give_back(self, int(after_s * 1e9))
 
     def _end(self, why: str, done: str) -> None:
         if self.stream.durability.ack != "manual":
@@ -118,7 +123,7 @@ class DurableStream(Stream):
         """Events that were delivered too often and set aside at the broker."""
         self._lossless = True
         self._may_expire = True
-        self._hand: dict[int, HeldEvent] = {}
+        self._hand: dict[int, Event] = {}
         """What the application has and is not done with."""
         self._answers: dict[int, asyncio.Future[None]] = {}
         """Acknowledged by the application, and not answered by the broker."""
@@ -179,7 +184,7 @@ class DurableStream(Stream):
         self._events.extend(kept)
         self._waiting = len(kept)
         for number in [number for number in self._hand if is_dropped(number)]:
-            self._hand.pop(number).over = reason or "another holder has it, or it comes again"
+            _held(self._hand.pop(number)).over = reason or "another holder has it, or it comes again"
 
     def detached(self, reason: str) -> None:
         """The broker ended this stream's hold."""
@@ -218,23 +223,25 @@ class DurableStream(Stream):
         self._hand.pop(held.number, None)
         self._service.finish_held(self.subscription.id, ((held.number, held.number),), expired=expired)
 
-    def give_back(self, held: HeldEvent, after_ns: int) -> None:
-        """Give the event back, to be delivered again; called by events."""
+    async def give_back(self, held: HeldEvent, after_ns: int) -> None:
+        """Give the event back, to be delivered again unless this was the last time; called by events."""
         self._report()
-        self._hand.pop(held.number, None)
-        self._service.give_back(self.subscription.id, held.number, after_ns)
+        event = self._hand.pop(held.number)
+        if self._was_last(held):
+            await self._give_up(event)
+        else:
+            self._service.give_back(self.subscription.id, held.number, after_ns)
 
     # --- Reading
 
     def _next(self) -> Event | None:
         event = super()._next()
         if event is not None:
-            held: HeldEvent = event.__dict__["held"]
-            self._hand[held.number] = held
+            self._hand[_number(event)] = event
         return event
 
     def _skip(self, event: Event) -> None:
-        held: HeldEvent = event.__dict__["held"]
+        held = _held(event)
         held.over = "it expired"
         self.finish(held, expired=True)
 
@@ -271,8 +278,8 @@ class DurableStream(Stream):
         if not self._done:  # one report per turn of the loop is enough: nothing leaves earlier
             asyncio.get_running_loop().call_soon(self._report)
         done = self._done
-        for number, held in self._hand.items():
-            held.over = "it was acknowledged before"
+        for number, event in self._hand.items():
+            _held(event).over = "it was acknowledged before"
             if done and done[-1][1] == number - 1:
                 done[-1] = (done[-1][0], number)
             else:
@@ -288,31 +295,61 @@ class DurableStream(Stream):
     # --- Giving up
 
     async def _is_given_up(self, event: Event) -> bool:
-        """Give an event up that was delivered too often: publish it as a dead letter, or set it aside."""
-        limit, held = self.durability.max_deliveries, event.__dict__["held"]
+        """Give an event up that comes after its last delivery: whoever had it then went without a word."""
+        limit, held = self.durability.max_deliveries, _held(event)
         if limit is None or held.attempt - held.before <= limit:
             return False
-        topic = self.durability.dead_letter
-        if topic is not None:
-            await self._service.publish(
-                topic, dead_letter(event, self.durability.name, limit), typed_payload(event.payload_item)
-            )
-            held.over = "it was published as a dead letter"
-            self.finish(held)
-            return True
-        self._hand.pop(held.number, None)
-        if self.subscription.order is not Order.NONE:
+        del self._hand[held.number]
+        if not self._may_give_up:
             error = DeliveriesExhausted(
                 f"event {event.id} of {self.durability.name!r} was delivered {times(limit)} and never acknowledged; "
                 "give the subscription a dead_letter, or cancel it"
             )
             self.fail(error)
             raise error
-        held.over = "it was set aside"
-        self.set_aside += 1
-        self._service.give_back(self.subscription.id, held.number, 0, aside=True)
-        log.warning("%r set event %s aside: delivered %s", self.durability.name, str(event.id), times(limit))
+        await self._give_up(event)
         return True
+
+    @property
+    def _may_give_up(self) -> bool:
+        """Return whether events can be given up: to set one aside would leave a hole in an order."""
+        return self.durability.dead_letter is not None or self.subscription.order is Order.NONE
+
+    def _was_last(self, held: HeldEvent) -> bool:
+        """Return whether the event is given up if the application is not done with it now."""
+        limit = self.durability.max_deliveries
+        return limit is not None and held.attempt - held.before >= limit and self._may_give_up
+
+    async def _give_up(self, event: Event) -> None:
+        """Publish the event as a dead letter, or set it aside. If it cannot be published, it comes again."""
+        topic, held, name = self.durability.dead_letter, _held(event), self.durability.name
+        limit = self.durability.max_deliveries or 0
+        if topic is None:
+            held.over = "it was set aside"
+            self.set_aside += 1
+            self._service.give_back(self.subscription.id, held.number, 0, aside=True)
+            log.warning("%r set event %s aside: delivered %s", name, str(event.id), times(limit))
+            return
+        held.over = "it was published as a dead letter"
+        try:
+            await self._service.publish(
+                topic, dead_letter(event, name, limit), typed_payload(event.payload_item)
+            )
+        except BaseException:
+            with suppress(ConnectionFailed):
+                self._service.give_back(self.subscription.id, held.number, 0)
+            raise
+        self.finish(held)
+
+    async def _give_up_in_hand(self) -> None:
+        """Give up what the application leaves undone after its last delivery. Without a connection, whoever attaches
+        next does it."""
+        last = [event for event in self._hand.values() if self._was_last(_held(event))]
+        with suppress(TimeoutError, TidingsError):
+            async with asyncio.timeout(GIVE_UP_TIMEOUT_S):
+                for event in last:
+                    if self._hand.pop(_number(event), None) is not None:  # it is still ours
+                        await self._give_up(event)
 
     # --- Attaching and detaching
 
@@ -337,6 +374,8 @@ class DurableStream(Stream):
         if kind is None and self._attached:
             self._finish()
         if self._attached:
+            await self._give_up_in_hand()
+        if self._attached:
             self._report()
             unseen = merged((_number(event), _number(event)) for event in self._events if event is not None)
             await self._service.leave_held(self.subscription.id, unseen)
@@ -345,8 +384,8 @@ class DurableStream(Stream):
 
     def _lose(self, why: str) -> None:
         hand, self._hand = self._hand, {}
-        for held in hand.values():
-            held.over = why
+        for event in hand.values():
+            _held(event).over = why
         for number in list(self._answers):
             self._refuse(number, why)
 
@@ -379,9 +418,13 @@ class DurableStream(Stream):
             raise ConnectionFailed("the subscription has ended")
 
 
+def _held(event: Event) -> HeldEvent:
+    held: HeldEvent = event.__dict__["held"]
+    return held
+
+
 def _number(event: Event) -> int:
-    number: int = event.__dict__["held"].number
-    return number
+    return _held(event).number
 
 
 def make_durability(

@@ -53,6 +53,7 @@ class LocalSequencing:
         self._ordering = ordering
         self._name = name
         self._module: OrderingModule | None = None
+        self._attached = False
 
     @property
     def module(self) -> OrderingModule:
@@ -65,12 +66,18 @@ class LocalSequencing:
 
     async def open(self, emit: Callable[[object], None]) -> None:
         self._module = self._ordering.attach(self._name, emit)
+        self._attached = True
 
     def want(self) -> None:
         self._ordering.want()
 
     async def close(self) -> None:
-        self._ordering.detach(self._name)
+        self.detach()
+
+    def detach(self) -> None:
+        if self._attached:
+            self._attached = False
+            self._ordering.detach(self._name)
 
     async def status(self) -> dict[str, Any]:
         return dict(self._ordering.status())

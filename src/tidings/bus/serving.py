@@ -25,6 +25,8 @@ ERROR_TYPE = "application/x-tidings-error"
 MAX_ERROR_CHARACTERS = 4_096
 Handler = Callable[[Event], Any]
 """Takes a request and returns its answer, or an awaitable of it."""
+LEAVE_TIMEOUT_S = 2.0
+"""How long leaving the block waits until answers are confirmed and their requests acknowledged."""
 UNSENT = (ConnectionFailed, NotConfirmed)
 """The answer cannot be published now, whatever it is."""
 
@@ -35,6 +37,7 @@ class RequestServer:
     """Answers requests while its `async with` block runs; made by `EventService.serve`.
 
     Leaving the block cancels handlers that are not finished. Their requests go to another member if there is a group.
+    What was answered is acknowledged before, so that nobody answers it again.
     """
 
     def __init__(
@@ -54,8 +57,8 @@ class RequestServer:
         self._concurrency = concurrency
         self._acknowledges = False
         """The network has requests answered again that were not."""
-        self._tasks: set[asyncio.Task[None]] = set()
-        """One for each request in hand."""
+        self._tasks: dict[asyncio.Task[None], bool] = {}
+        """One for each request in hand, and whether its handler is done."""
         self._ended: asyncio.Future[None] | None = None
 
     async def wait(self) -> None:
@@ -82,7 +85,12 @@ class RequestServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._concurrency = 0
-        for task in self._tasks:
+        done = [task for task, is_done in self._tasks.items() if is_done]
+        for task, is_done in self._tasks.items():
+            if not is_done:
+                task.cancel()
+        _, late = await asyncio.wait(done, timeout=LEAVE_TIMEOUT_S) if done else ((), ())
+        for task in late:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._stream.__aexit__(kind, error, trace)
@@ -102,17 +110,21 @@ class RequestServer:
         the network's, and a handler may take long."""
         while len(self._tasks) < self._concurrency and (event := self._stream.take_next()) is not None:
             task = asyncio.create_task(self._handle(event))
-            self._tasks.add(task)
+            self._tasks[task] = False
             task.add_done_callback(self._finished)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        del self._tasks[task]
         if not task.cancelled() and task.exception() is not None:
             log.error("a request was not answered", exc_info=task.exception())
         self._take_requests()
 
     async def _handle(self, event: Event) -> None:
-        receipt = await self._answer(event, await self._call(event))
+        answer = await self._call(event)
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks[task] = True
+        receipt = await self._answer(event, answer)
         if len(self._tasks) == 1:  # several answers travel together at the end of the turn
             self._service.flush()
         if self._acknowledges:

@@ -110,16 +110,20 @@ class SimulatedOrdering:
 
     def attach(self, client: str, emit: Callable[[object], None]) -> OrderingModule:
         name = _module_node(client)
-        if name in self._network.nodes:
+        before = self._network.nodes.get(name)
+        if before is not None and before.up:
             raise ConnectionFailed(f"the client name {client!r} is already in use")
         made: list[OrderingModule] = []
 
         def make(node: SimulatedNode) -> Node:
-            protocol = OrderingClient(node, self.layout, incarnation=0)  # no name is used twice
+            protocol = OrderingClient(node, self.layout, incarnation=node.programs)
             made.append(protocol.module)
             return protocol
 
-        self._network.add(name, make, emit, datagrams=True).start()
+        if before is None:
+            self._network.add(name, make, emit, datagrams=True).start()
+        else:
+            self._network.replace(name, make, emit)
         return made[0]
 
     def detach(self, client: str) -> None:

@@ -9,7 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec import Raw
 
 from breadth import examples
-from tidings.core.events.event import decode_event, make_publication
+from tidings.core.events.event import decode_event, make_no_ops, make_publication
+from tidings.core.events.timestamp import Timestamp
 from tidings.core.overlay.guaranteed.kept_share import KeptShare, stored_shares
 from tidings.core.overlay.guaranteed.share_definition import TABLE, ShareDefinition
 from tidings.core.store import MemoryStore
@@ -288,3 +289,11 @@ def test_a_member_whose_event_another_was_done_with_is_refused() -> None:
     (again,) = stored_shares(store, 0)  # it is remembered across a restart
     assert again.finish("a", ((1, 1),)) == ((), ((1, 1),))
     assert again.finish("b", ((1, 1),)) == (((1, 1),), ())
+
+
+def test_a_no_op_is_not_kept_and_does_not_come_again() -> None:
+    kept = KeptShare(DEFINITION, MemoryStore())
+    kept.create()
+    kept.take(make_no_ops("s", 0, 1, "/jobs", 1, Timestamp(0, 7), 2))
+    assert kept.queue.count == 0
+    assert kept.highest(("s", 0)) == 1

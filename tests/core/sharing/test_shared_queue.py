@@ -204,15 +204,15 @@ def test_an_item_that_is_set_aside_goes_out_no_more_until_it_is_released_and_cou
     assert queue.due(0) == [Handout("a", 2, 2, 2)]
 
 
-def test_setting_an_item_aside_is_no_attempt() -> None:
+def test_attempts_go_on_after_an_item_was_set_aside() -> None:
     queue = SharedQueue()
     queue.add(1, 1, attempts=4)
     queue.join("a", 1)
     assert queue.due(0) == [Handout("a", 1, 1, 5)]
     queue.refuse("a", 1, None)
-    assert queue.aside == {1: 4}
+    assert queue.aside == {1: 5}
     queue.release([1])
-    assert queue.due(0) == [Handout("a", 1, 1, 5)]
+    assert queue.due(0) == [Handout("a", 1, 1, 6)]
 
 
 def test_an_item_that_was_set_aside_earlier_can_be_dropped_once() -> None:

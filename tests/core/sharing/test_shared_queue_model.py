@@ -172,8 +172,6 @@ class Sharing(RuleBasedStateMachine):
             newer = [each for each in newer if self.keys and self.key_of(each) == self.key_of(number)]
         assert dropped == (newer if due_at is not None else [])
         self.comes_back(number, "aside" if due_at is None else "delayed")
-        if due_at is None:
-            self.items[number].attempts = max(self.items[number].attempts - 1, 1)
         self.items[number].due_at = due_at or 0
         for each in dropped:
             self.comes_back(each, "waiting")

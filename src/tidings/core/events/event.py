@@ -320,7 +320,8 @@ class Event(Struct, array_like=True, dict=True):
         await self._held().ack()
 
     async def nack(self, after: float | timedelta = 0.0) -> None:
-        """Give an event of a stream with `ack="manual"` back: it is delivered again.
+        """Give an event of a stream with `ack="manual"` back: it is delivered again. If this was its last delivery
+        (`max_deliveries`), it is given up at once instead.
 
         Args:
             after: When, in seconds or as a timedelta from now.
@@ -328,7 +329,7 @@ class Event(Struct, array_like=True, dict=True):
         Raises:
             NotHeld: It was acknowledged before, or somebody else holds it now.
         """
-        self._held().nack(after)
+        await self._held().nack(after)
 
     def _held(self) -> Any:
         held = self.__dict__.get("held")

@@ -104,13 +104,18 @@ class TopicPattern:
 
 
 EVERYTHING = TopicPattern("/**")
+NAME_TOPIC = "/~share/"
+"""Before the name of a durable subscription or group: a topic that carries no events. A subscription with such a topic
+always has a record of its own: every broker must see it in its log, and it must bring nothing that is older than it."""
 
 
 def canonical_topics(patterns: Iterable[str | TopicPattern]) -> tuple[TopicPattern, ...]:
-    """Return the smallest equivalent set of patterns, sorted; no patterns mean all topics."""
+    """Return the smallest equivalent set of patterns, sorted; no patterns mean all topics. Names stay, whatever covers
+    them."""
     parsed = {p if isinstance(p, TopicPattern) else TopicPattern(p) for p in patterns} or {EVERYTHING}
     covering = _Covering(p for p in parsed if not p.exact)
-    return tuple(sorted((p for p in parsed if not covering.has_another(p)), key=lambda p: p.text))
+    kept = (p for p in parsed if p.text.startswith(NAME_TOPIC) or not covering.has_another(p))
+    return tuple(sorted(kept, key=lambda p: p.text))
 
 
 class _Covering:

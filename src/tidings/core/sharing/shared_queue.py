@@ -228,8 +228,8 @@ class SharedQueue:
             return ()
         self._out.take(number, number)
         self._returned(member, number, number)
-        if due_at is None:  # whoever sets it aside shows it to nobody
-            self._aside[number] = max(out[1] - 1, 1)
+        if due_at is None:
+            self._aside[number] = out[1]
             return ()
         self._delay(number, due_at, out[1])
         newer = self._newer(number)

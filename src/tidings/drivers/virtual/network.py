@@ -140,6 +140,26 @@ class SimulatedNetwork:
                 if self._can_connect(client, broker):
                     self._tell_connection(client, broker, up=True)
 
+    def has_client(self, name: str) -> bool:
+        """Return whether the name is a client's, who may be down."""
+        return name in self._broker_of
+
+    def replace(
+        self,
+        name: str,
+        make: Callable[[SimulatedNode], Node],
+        emit: Emit = ignore,
+        *,
+        broker: str | None = None,
+    ) -> None:
+        """Start another program under the name of a node that is down; of a client, at this broker."""
+        emit = emit if self.connections is None else self.connections.listening(name, emit)
+        self.nodes[name].replace(make, emit)
+        if broker is not None:
+            self._attached[self._broker_of[name]].remove(name)
+            self.attach(name, broker)
+        self.restart(name)
+
     def pause(self, name: str) -> None:
         self._pauses[name] = self._pauses.get(name, 0) + 1
         self.nodes[name].pause()

@@ -47,6 +47,8 @@ class SimulatedNode:
         self.emit = emit
         self.disk: dict[str, Any] = {}
         """What survives a crash with state = "kept"."""
+        self.programs = 0
+        """How many programs ran under its name before this one."""
         self.up = False
         self.paused = False
         self._senders: dict[str, Send] = {}
@@ -169,6 +171,11 @@ class SimulatedNode:
         self.protocol.start()
         if self._on_start is not None:
             self._on_start(self.node)
+
+    def replace(self, make: Callable[[SimulatedNode], Node], emit: Emit) -> None:
+        """While it is down: another program is to start under its name."""
+        self._make, self.emit = make, emit
+        self.programs += 1
 
     def crash(self, *, keep_state: bool) -> None:
         self.up = False

@@ -18,6 +18,7 @@ import msgspec
 from tidings.core.client.arrivals import Ranges
 from tidings.core.errors import FilterError, StoreCorrupt, StoreError, TopicError
 from tidings.core.events.subscription import Interest, make_interest
+from tidings.core.events.topics import NAME_TOPIC
 from tidings.core.facts import Misbehaviour
 from tidings.core.filters.matching.cover_index import CoverIndex
 from tidings.core.kernel import Part, TimerName
@@ -68,9 +69,6 @@ ABSENT_CHECK_NS = 15_000_000_000
 MAX_AHEAD = 1_000_000
 """How far a client's sequence may jump ahead; more is taken for a mistake."""
 MAX_UNCOVERED_SHOWN = 64
-NAME_TOPIC = "/~share/"
-"""Before the name of a durable subscription or group. A subscription with such a topic always has a record of its own:
-every broker must see it in its log, and it must bring nothing that is older than it."""
 MAX_BASELINE = 4_096
 """How many flows a Baseline lists, the most recent ones."""
 

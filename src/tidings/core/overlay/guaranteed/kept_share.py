@@ -18,6 +18,7 @@ from msgspec import Raw
 
 from tidings.core.client.arrivals import Ranges
 from tidings.core.errors import StoreCorrupt, WireError
+from tidings.core.events.event import WHOLE
 from tidings.core.events.run import Stretch, cut, decode_stretch, look
 from tidings.core.overlay.guaranteed.share_definition import (
     TABLE,
@@ -276,8 +277,9 @@ class KeptShare:
             source = (stretch.source, stretch.incarnation)
             before = highest[source] if source in highest else self._highest.get(source, 0)
             if stretch.last > before:
-                fresh.append((cut(stretch, max(before + 1, stretch.first), stretch.last), False))
                 highest[source] = stretch.last
+                if stretch.kind == WHOLE:  # no application is shown a no-op
+                    fresh.append((cut(stretch, max(before + 1, stretch.first), stretch.last), False))
         for name, incarnation, sequence in passed:
             source = (name, incarnation)
             if sequence > highest.get(source, self._highest.get(source, 0)):

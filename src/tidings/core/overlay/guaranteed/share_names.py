@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tidings.core.overlay.guaranteed.attachments import NAME_TOPIC
+from tidings.core.events.topics import NAME_TOPIC
 from tidings.core.overlay.guaranteed.former_home import Place
 from tidings.core.overlay.guaranteed.share_definition import ShareDefinition
 from tidings.core.overlay.guaranteed.subscription_log import LogEntry
