@@ -26,6 +26,7 @@ from tidings.core.overlay.guaranteed.share_takeovers import ShareTakeovers
 from tidings.core.overlay.guaranteed.shares import Shares
 from tidings.core.sharing.one_of_n import OneOfN
 from tidings.core.sharing.shared_queue import SharedQueue
+from tidings.core.structures.ranges import Ranges
 from tidings.lab import share_scenarios
 from tidings.lab.seeds import blocks
 from tidings.lab.share_campaign import main, replay_command, run_seed
@@ -324,10 +325,11 @@ def take_from_everybody(patch: pytest.MonkeyPatch) -> None:
     """When a member leaves, what the others have goes out again, too."""
     real = SharedQueue.leave
 
-    def leave(self: SharedQueue, member: str, unseen: tuple[tuple[int, int], ...] = ()) -> None:
-        real(self, member, unseen)
+    def leave(self: SharedQueue, member: str, unseen: Ranges = ()) -> Ranges:
+        not_seen = real(self, member, unseen)
         for first, last, (_, attempt) in self._out:
             self._take_back(first, last, attempt)
+        return not_seen
 
     patch.setattr(SharedQueue, "leave", leave)
 

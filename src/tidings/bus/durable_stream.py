@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from tidings.bus.positions import Places
 from tidings.bus.stream import Stream, leave_out
-from tidings.core.client.arrivals import Ranges, merged
 from tidings.core.client.dead_letter import dead_letter, times
 from tidings.core.errors import (
     ConnectionFailed,
@@ -30,6 +29,7 @@ from tidings.core.events.run import Arrival, Stretch
 from tidings.core.events.subscription import Order, Subscription
 from tidings.core.events.topics import check_topic
 from tidings.core.overlay.guaranteed.share_messages import NEW_START, StartItem
+from tidings.core.structures.ranges import Ranges, merged
 
 if TYPE_CHECKING:
     from types import TracebackType

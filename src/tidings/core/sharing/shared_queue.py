@@ -23,13 +23,14 @@ from typing import NamedTuple
 from tidings.core.sharing.key_turns import KeyTurns
 from tidings.core.sharing.one_of_n import OneOfN
 from tidings.core.structures.range_map import Piece, RangeMap
+from tidings.core.structures.ranges import Ranges, merged, within
 
 MAX_LOOKS, LOOKS_AT_ONCE = 1_024, 64
 """With keys, how many waiting items are looked at in one turn, and at a time, for members with room."""
 MAX_LOOKED_AT = 65_536
 """With keys, how many items are passed that wait for members without room. At this limit, others wait, too."""
 
-Ranges = tuple[tuple[int, int], ...]
+MAX_CLAIMED = 65_536
 
 
 class Handout(NamedTuple):
@@ -77,7 +78,7 @@ class SharedQueue:
 
     def aside_in(self, ranges: Ranges) -> list[int]:
         """Return which of these items were set aside."""
-        return [number for first, last in ranges for number in _within(self._aside, first, last)]
+        return within(self._aside, merged(ranges))
 
     # --- Items
 
@@ -150,36 +151,44 @@ class SharedQueue:
         lowest = self._waiting.first
         return None if lowest is None else lowest[0]
 
-    def unfinished(self, first: int, last: int) -> Ranges:
+    def unfinished(self, ranges: Ranges) -> Ranges:
         """Return which of these numbers are items that are not done."""
-        found = [(low, high) for low, high, _ in self._waiting.overlapping(first, last)]
-        found += [(low, high) for low, high, _ in self._out.overlapping(first, last)]
-        found += [(number, number) for number in _within(self._delayed, first, last)]
-        found += [(number, number) for number in _within(self._aside, first, last)]
+        ranges, found = merged(ranges), []
+        for first, last in ranges:
+            found += [(low, high) for low, high, _ in self._waiting.overlapping(first, last)]
+            found += [(low, high) for low, high, _ in self._out.overlapping(first, last)]
+        found += [(number, number) for number in within(self._delayed, ranges)]
+        found += [(number, number) for number in within(self._aside, ranges)]
         return tuple(sorted(found))
 
     # --- Members
 
     def join(self, member: str, limit: int, holding: Ranges = ()) -> Ranges:
         """Add a member. It claims to hold items from an earlier connection: return those that are its own again, which
-        keep their attempt; it must drop the rest."""
+        keep their attempt; it must drop the rest. Those after MAX_CLAIMED ranges go out again."""
         self.members.join(member, limit)
-        claimed: list[tuple[int, int]] = []
+        holding = merged(holding)
         for first, last in holding:
             for start, stop, attempts in self._waiting.overlapping(first, last):
                 free = self._free_for(member, start, stop) if attempts else ()  # 0: they never went out
                 for low, high in free:
                     self._take_waiting(low, high)
                     self._give(member, low, high, attempts)
-            for number in _within(self._delayed, first, last):
-                if self._free_for(member, number, number):
-                    self._give(member, number, number, self._end_delay(number))
-            claimed += [
-                (low, high) for low, high, (who, _) in self._out.overlapping(first, last) if who == member
-            ]
+        for number in within(self._delayed, holding):
+            if self._free_for(member, number, number):
+                self._give(member, number, number, self._end_delay(number))
+        mine = merged(
+            (low, high)
+            for first, last in holding
+            for low, high, (who, _) in self._out.overlapping(first, last)
+            if who == member
+        )
+        for first, last in mine[MAX_CLAIMED:]:
+            for low, high, (_, attempt) in self._out.overlapping(first, last):
+                self._take_back(low, high, attempt)
         if self._turns is not None:
             self._turns.offer_all()
-        return tuple(sorted(set(claimed)))
+        return mine[:MAX_CLAIMED]
 
     def _free_for(self, member: str, first: int, last: int) -> Ranges:
         """Return which of these the member may have: those whose keys no other member holds."""
@@ -192,18 +201,22 @@ class SharedQueue:
             if self.members.holder(key_of(number)) in (None, member)
         )
 
-    def leave(self, member: str, unseen: Ranges = ()) -> None:
-        """Remove a member. What it has goes back to its place; what nobody has seen does not count as an attempt."""
-        for first, last in unseen:
+    def leave(self, member: str, unseen: Ranges = ()) -> Ranges:
+        """Remove a member. What it has goes back to its place; what nobody has seen does not count as an attempt.
+        Return that."""
+        not_seen: list[tuple[int, int]] = []
+        for first, last in merged(unseen):
             for low, high, (who, attempt) in self._out.overlapping(first, last):
                 if who == member:
                     self._take_back(low, high, attempt - 1)
+                    not_seen.append((low, high))
         for first, last, (who, attempt) in self._out:
             if who == member:
                 self._take_back(first, last, attempt)
         self.members.leave(member)
         if self._turns is not None:
             self._turns.offer_all()
+        return tuple(not_seen)
 
     def held_by(self, member: str) -> Ranges:
         """Return what the member has."""
@@ -212,7 +225,7 @@ class SharedQueue:
     def finish(self, member: str, ranges: Ranges) -> Ranges:
         """The member is done with these. Return those that it had: they are gone."""
         done: list[tuple[int, int]] = []
-        for first, last in ranges:
+        for first, last in merged(ranges):
             for low, high, (who, _) in self._out.overlapping(first, last):
                 if who == member:
                     self._out.take(low, high)
@@ -236,7 +249,7 @@ class SharedQueue:
         for first, last in newer:
             for low, high, (_, attempt) in self._out.overlapping(first, last):
                 self._take_back(low, high, attempt)
-        return tuple(newer)
+        return merged(newer)
 
     def _newer(self, number: int) -> list[tuple[int, int]]:
         """Return what is out and must come after this item."""
@@ -364,10 +377,3 @@ class SharedQueue:
             self.members.take_back(member, last - first + 1)
         else:
             self._turns.come_back(member, range(first, last + 1))
-
-
-def _within(numbers: Mapping[int, object], first: int, last: int) -> list[int]:
-    """Return the numbers from first to last."""
-    if last - first < len(numbers):
-        return [number for number in range(first, last + 1) if number in numbers]
-    return [number for number in numbers if first <= number <= last]
