@@ -15,6 +15,8 @@ from tidings.core.filters.language.predicates import Scalar
 
 SHARE_NAME = "[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 """What names of durable subscriptions and groups look like."""
+MAX_GROUP_BY_LENGTH = 256
+"""Of the name of an attribute by whose values members share events."""
 NO_VALUE = "null"
 """The key of events that lack the attribute."""
 
