@@ -23,10 +23,11 @@ NO_VALUE = "null"
 
 def rendezvous(members: Iterable[str], key: str) -> str | None:
     """Return the member for that key; None if there is no member."""
-    return max(members, key=lambda member: (_weight(member, key), member), default=None)
+    return max(members, key=lambda member: (rendezvous_weight(member, key), member), default=None)
 
 
-def _weight(member: str, key: str) -> bytes:
+def rendezvous_weight(member: str, key: str) -> bytes:
+    """Return the weight of a member for that key: the highest wins."""
     return blake2b(f"{member}\0{key}".encode(errors="surrogatepass"), digest_size=8).digest()
 
 
