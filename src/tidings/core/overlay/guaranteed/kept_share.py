@@ -8,6 +8,7 @@ What went out before a restart of the broker may still be with its client, so it
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from heapq import nsmallest
@@ -134,7 +135,8 @@ class KeptShare:
         are up to there."""
         self._store = store
         self._rows: RangeMap[_Row] = RangeMap()
-        self._recent: dict[int, _Row] = {}
+        self._recent: OrderedDict[int, _Row] = OrderedDict()
+        """Like `_finished_by` an OrderedDict: finding the first entry of a dict skips all deleted before it."""
         self._recent_bytes = 0
         self._highest: Highest[tuple[str, int], int] = Highest(MAX_SOURCES)
         """(source, incarnation) -> the last sequence taken."""
@@ -146,7 +148,7 @@ class KeptShare:
         """Events with attempts on disk, or set aside there."""
         self._released: dict[int, int] = {}
         """Events that were set aside and released -> how often they had been delivered by then. All are in `_noted`."""
-        self._finished_by: dict[int, str] = {}
+        self._finished_by: OrderedDict[int, str] = OrderedDict()
         """Events that went out more than once -> the member that was done with them."""
 
     # --- On disk
@@ -210,7 +212,7 @@ class KeptShare:
         except msgspec.MsgspecError as error:
             name = self.definition.name
             raise StoreCorrupt(f"what is kept for {name!r} does not decode: {error}") from None
-        self._finished_by = dict(sorted(self._finished_by.items()))
+        self._finished_by = OrderedDict(sorted(self._finished_by.items()))
         self._last = max(self._last, self._sent)
         self._noted = {*attempts, *aside}
         for first, last, row in self._rows:
