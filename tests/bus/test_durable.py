@@ -342,6 +342,50 @@ def test_an_event_of_an_earlier_life_cannot_be_acknowledged() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("by_another", [False, True])
+@pytest.mark.parametrize("order", ["none", "fifo"])
+def test_nothing_is_given_back_after_the_cancellation(by_another: bool, order: Any) -> None:
+    async def scenario(net: TestNetwork) -> None:
+        async with net.connect("b1") as bus, net.connect("b2") as other:
+            options: dict[str, Any] = {"durable": "billing", "ack": "manual", "order": order}
+            async with bus.subscribe("/jobs", **options) as stream:
+                await publish(bus, 1, 2)
+                one, two = await stream.get(30), await stream.get(30)
+                if by_another:
+                    await other.cancel_durable("billing")
+                else:
+                    await stream.cancel()
+                with pytest.raises(NotHeld, match="cannot be given back: ") as nack:
+                    await one.nack(after=1)
+                with pytest.raises(NotHeld, match="cannot be acknowledged: "):
+                    await two.ack()
+                assert "\n" not in str(nack.value)
+                with suppress(SubscriptionRefused, ConnectionFailed):
+                    await stream.get(5)
+            async with bus.subscribe("/jobs", **options) as stream:
+                await publish(other, 3)
+                assert await read(stream, 1) == [(3, 1)], "the name began anew"
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("after", [-1, float("nan"), float("inf"), 1e30, 10**400, "5", timedelta(days=-1)])
+def test_a_delay_that_is_none(after: Any) -> None:
+    async def scenario(net: TestNetwork) -> None:
+        async with (
+            net.connect("b1") as bus,
+            bus.subscribe("/jobs", durable="billing", ack="manual") as stream,
+        ):
+            await publish(bus, 1)
+            event = await stream.get(30)
+            with pytest.raises(ValueError, match="after must be") as refused:
+                await event.nack(after=after)
+            assert "\n" not in str(refused.value)
+            await event.ack()
+
+    run(scenario)
+
+
 def test_fifo_holds_across_a_refusal() -> None:
     async def scenario(net: TestNetwork) -> None:
         async with net.connect("b1") as bus:
@@ -774,6 +818,12 @@ def test_a_group_keeps_equal_values_together_and_waits_without_members() -> None
         ({"takeover": True}, "takeover needs durable="),
         ({"group": "a", "takeover": True}, "takeover needs durable="),
         ({"durable": "a", "max_unacked": 0}, "max_unacked must be"),
+        ({"durable": "a", "max_unacked": 10**18}, "max_unacked must be between 1 and 1,000,000, not 10000"),
+        ({"group": "a", "group_by": "x" * 257}, "group_by must have at most 256 characters, not 257"),
+        ({"group": "a", "group_by": "\ud800"}, "group_by must be a text that can be sent"),
+        ({"durable": "x" * 65}, "name 'xxx.* must have"),
+        ({"durable": "a", "start": 10**30}, "is not one of an archive: they start at 0"),
+        ({"durable": "a", "start": -1}, "is not one of an archive: they start at 0"),
         ({"durable": "a", "max_deliveries": 3, "dead_letter": "/jobs"}, "'/jobs' is among .* own topics"),
         ({"durable": "a", "dead_letter": "/dead"}, "dead_letter needs max_deliveries"),
         ({"group": "a", "order": "total"}, "order 'total' is not available for a group"),

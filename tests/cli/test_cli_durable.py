@@ -217,6 +217,11 @@ def test_who_waits_for_a_broker_is_told_which(
         (["--durable", "a", "--keep-for", "0d"], "--keep-for: must be above 0, such as 12h or 7d, not '0d'"),
         (["--durable", "a", "--keep-for", "1e9d"], "--keep-for: at most 11574d"),
         (["--durable", "a", "--max-unacked", "0"], "--max-unacked: expected a whole number from 1"),
+        (
+            ["--durable", "a", "--max-unacked", "9" * 18],
+            "--max-unacked: expected a whole number from 1 to 1,000,000",
+        ),
+        (["--group", "a", "--group-by", "x" * 257], "group_by must have at most 256 characters"),
         (["--max-unacked", "3"], "--max-unacked: requires"),
         (["--durable", "a", "--max-deliveries", "0"], "--max-deliveries: expected a whole number"),
         (["--durable", "a", "--dead-letter", "/d"], "--dead-letter: requires --max-deliveries"),

@@ -26,6 +26,7 @@ from tidings.core.overlay.guaranteed.share_takeovers import ShareTakeovers
 from tidings.core.overlay.guaranteed.shares import Shares
 from tidings.core.sharing.one_of_n import OneOfN
 from tidings.core.sharing.shared_queue import SharedQueue
+from tidings.core.structures.ranges import Ranges
 from tidings.lab import share_scenarios
 from tidings.lab.seeds import blocks
 from tidings.lab.share_campaign import main, replay_command, run_seed
@@ -166,7 +167,7 @@ def take_past_the_order(patch: pytest.MonkeyPatch) -> None:
 
 def keep_what_a_member_had(patch: pytest.MonkeyPatch) -> None:
     """What a member had when it went comes to nobody."""
-    patch.setattr(SharedQueue, "_take_back", lambda self, first, last, attempt: None)
+    patch.setattr(SharedQueue, "_put_back", lambda self, member, pieces: None)
 
 
 def ignore_keys(patch: pytest.MonkeyPatch) -> None:
@@ -313,22 +314,23 @@ BUGS_OF_LEASES: dict[Callable[[pytest.MonkeyPatch], None], tuple[str, int]] = {
 
 def count_a_return_twice(patch: pytest.MonkeyPatch) -> None:
     """What comes back counts as delivered once more."""
-    real = SharedQueue._take_back
-    patch.setattr(
-        SharedQueue,
-        "_take_back",
-        lambda self, first, last, attempt: real(self, first, last, attempt + 1),
-    )
+    real = SharedQueue._put_back
+
+    def put_back(self: SharedQueue, member: str, pieces: list[tuple[int, int, int]]) -> None:
+        real(self, member, [(first, last, attempt + 1) for first, last, attempt in pieces])
+
+    patch.setattr(SharedQueue, "_put_back", put_back)
 
 
 def take_from_everybody(patch: pytest.MonkeyPatch) -> None:
     """When a member leaves, what the others have goes out again, too."""
     real = SharedQueue.leave
 
-    def leave(self: SharedQueue, member: str, unseen: tuple[tuple[int, int], ...] = ()) -> None:
-        real(self, member, unseen)
-        for first, last, (_, attempt) in self._out:
-            self._take_back(first, last, attempt)
+    def leave(self: SharedQueue, member: str, unseen: Ranges = ()) -> Ranges:
+        not_seen = real(self, member, unseen)
+        for first, last, (who, _) in self._out:
+            self._put_back(who, self._out.take(who, first, last))
+        return not_seen
 
     patch.setattr(SharedQueue, "leave", leave)
 

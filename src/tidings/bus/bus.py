@@ -19,7 +19,6 @@ from tidings.bus.host import CLOSED, ApplicationHost
 from tidings.bus.receipts import Batch, Receipt
 from tidings.bus.sequencing import Sequencing
 from tidings.bus.service import NO_SHARES, PublishedEvent, SetAside, each, iterate
-from tidings.core.client.arrivals import Ranges, merged
 from tidings.core.client.reliable_session import ReliableClient
 from tidings.core.client.seam import Seam
 from tidings.core.client.session import BestEffortClient
@@ -34,6 +33,7 @@ from tidings.core.filters.language.predicates import Scalar
 from tidings.core.ordering.subscriber import MAX_BUFFERED, Patience
 from tidings.core.overlay.guaranteed.archive_fence import NEEDS_ARCHIVE
 from tidings.core.overlay.guaranteed.bookmarks import LeftBookmarks
+from tidings.core.structures.ranges import Ranges, merged
 from tidings.storage.starts import Start
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from tidings.bus.durable_stream import MAX_UNACKED, Durability, DurableStream
 from tidings.bus.positions import Places
 from tidings.bus.service import SetAside
 from tidings.bus.stream import Stream
-from tidings.core.client.arrivals import Ranges
 from tidings.core.client.group_member import NEEDS_GUARANTEE, GroupMember
 from tidings.core.client.share_holder import ShareHolder
 from tidings.core.errors import ConnectionFailed, SubscriptionRefused
@@ -32,6 +31,7 @@ from tidings.core.facts import (
     SharesListed,
 )
 from tidings.core.overlay.guaranteed.share_messages import NEW_START, ShareAttach
+from tidings.core.structures.ranges import Ranges
 
 ANSWER_TIMEOUT_S = 30.0
 ABOUT_TIMEOUT_S = 3.0

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from tidings.bus.positions import Places
 from tidings.bus.stream import Stream, leave_out
-from tidings.core.client.arrivals import Ranges, merged
 from tidings.core.client.dead_letter import dead_letter, times
 from tidings.core.errors import (
     ConnectionFailed,
@@ -32,6 +31,8 @@ from tidings.core.events.run import Arrival, Stretch
 from tidings.core.events.subscription import Order, Subscription
 from tidings.core.events.topics import check_topic
 from tidings.core.overlay.guaranteed.share_messages import NEW_START, StartItem
+from tidings.core.sharing.choice import MAX_GROUP_BY_LENGTH
+from tidings.core.structures.ranges import Ranges, merged
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -466,8 +467,8 @@ def make_durability(
         raise ValueError(f'ack must be "auto" or "manual", not {ack!r}')
     if group_by is not None and not group:
         raise ValueError("group_by needs group=")
-    if group_by is not None and (not isinstance(group_by, str) or not group_by):
-        raise ValueError(f"group_by must be the name of an attribute, not {group_by!r}")
+    if group_by is not None:
+        _check_group_by(group_by)
     if takeover and group:
         raise ValueError("takeover needs durable=: a group has many members")
     if not _is_count(max_unacked) or max_unacked > MAX_UNACKED_LIMIT:
@@ -507,6 +508,17 @@ def _check_name(name: str) -> None:
         raise ValueError(
             f"name {name!r} must have 1 to 64 letters, digits, '.', '_' or '-', and start with a letter or a digit"
         )
+
+
+def _check_group_by(name: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"group_by must be the name of an attribute, not {name!r}")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"group_by must be a text that can be sent, not {name!r}") from None
+    if len(name) > MAX_GROUP_BY_LENGTH:
+        raise ValueError(f"group_by must have at most {MAX_GROUP_BY_LENGTH} characters, not {len(name):,}")
 
 
 def _keep_ns(keep_for: timedelta | float | None) -> int:

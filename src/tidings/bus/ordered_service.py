@@ -23,7 +23,6 @@ from tidings.bus.host import CLOSED, ApplicationHost
 from tidings.bus.receipts import Batch, Receipt
 from tidings.bus.sequencing import Sequencing
 from tidings.bus.service import EventService, PublishedEvent, each
-from tidings.core.client.arrivals import Ranges
 from tidings.core.client.beneath import END
 from tidings.core.errors import NotConfirmed, TidingsError
 from tidings.core.events.event import Event, EventId, make_publication, no_event
@@ -42,6 +41,7 @@ from tidings.core.facts import (
 )
 from tidings.core.filters.language.predicates import Scalar
 from tidings.core.ordering.subscriber import MAX_BUFFERED, Patience
+from tidings.core.structures.ranges import Ranges
 
 
 class _Taken:

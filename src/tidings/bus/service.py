@@ -23,7 +23,6 @@ from tidings.bus.history_reader import HistorySource
 from tidings.bus.receipts import Batch, Receipt
 from tidings.bus.requests import RequestReply
 from tidings.bus.stream import DEFAULT_BUFFER_EVENTS, Condition, Stream
-from tidings.core.client.arrivals import Ranges
 from tidings.core.client.bookmark import Reached
 from tidings.core.client.seam import Seam
 from tidings.core.errors import SubscriptionRefused, TopicError
@@ -33,6 +32,7 @@ from tidings.core.events.run import Stretch
 from tidings.core.events.subscription import ORDERED, Order, OrderName, Subscription
 from tidings.core.filters.language.predicates import Scalar
 from tidings.core.overlay.guaranteed.archive_fence import NEEDS_ARCHIVE
+from tidings.core.structures.ranges import Ranges
 from tidings.storage.starts import Start, start_item
 
 PublishedEvent = tuple[str, Mapping[str, Scalar], Payload]

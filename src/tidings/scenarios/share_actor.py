@@ -15,7 +15,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from tidings.core.client.arrivals import Ranges, merged
 from tidings.core.client.group_member import GroupMember
 from tidings.core.client.share_holder import ShareHolder
 from tidings.core.events.event import Publication
@@ -31,6 +30,7 @@ from tidings.core.facts import (
     ShareFinished,
 )
 from tidings.core.overlay.guaranteed.share_messages import ShareAttach
+from tidings.core.structures.ranges import Ranges, merged
 from tidings.scenarios.actor import NEVER, Window
 from tidings.scenarios.file.shares import PlannedShare
 

@@ -7,7 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidings.core.client.arrivals import Arrivals, Notice, Ticket, Undone, merged
+from tidings.core.client.arrivals import Arrivals, Notice, Ticket, Undone
+from tidings.core.structures.ranges import merged
 
 
 def ticket(notice: Notice, first: int | None = None, last: int | None = None) -> Ticket:

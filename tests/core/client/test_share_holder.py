@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+
 from recording_port import RecordingPort
+from tidings.core.client import share_holder
 from tidings.core.client.share_holder import ShareHolder
-from tidings.core.facts import ShareAttached, ShareDetached
+from tidings.core.events.event import make_publication
+from tidings.core.facts import ShareAttached, ShareDetached, ShareDropped
 from tidings.core.overlay.guaranteed.share_messages import (
     ShareAccepted,
     ShareAttach,
+    ShareDone,
+    ShareForgotten,
+    ShareGiven,
     ShareInterrupted,
     ShareLeave,
     ShareLeft,
@@ -47,3 +54,31 @@ def test_whoever_stays_asks_again() -> None:
     holder, port = attached()
     holder.on_share_interrupted("b0", ShareInterrupted("s", "b1"))
     assert isinstance(port.sent[-1][1], ShareAttach) and port.sent[-1][1].ask == 1
+
+
+def test_a_message_has_no_more_ranges_than_it_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done goes out in several; what is claimed beyond the limit is given up, and comes again."""
+    monkeypatch.setattr(share_holder, "MAX_RANGES", 2)
+    holder, port = attached()
+    for number in range(1, 13):
+        event = make_publication("p", 0, number, "/t", {}, b"", 1)
+        holder.on_share_given("b0", ShareGiven("s", number, 1, bytes(event.raw)))
+    for number in (1, 3, 5):
+        holder.finish("s", number, number, expired=True)
+    holder.report()
+    reports = [message for _, message in port.sent if isinstance(message, ShareDone)]
+    assert [(report.numbers, report.expired) for report in reports] == [
+        (((1, 1), (3, 3)),) * 2,
+        (((5, 5),),) * 2,
+    ]
+    holder.on_share_forgotten("b0", ShareForgotten("s", ((1, 1), (3, 3), (5, 5))))
+    holder.give_back("s", 7)
+    holder.on_share_interrupted("b0", ShareInterrupted("s", "b1"))
+    asked = port.sent[-1][1]
+    assert isinstance(asked, ShareAttach)
+    assert asked.holding == ((2, 2), (4, 4))
+    holder.on_share_accepted("b0", ShareAccepted("s", asked.holding, ask=asked.ask))
+    dropped = [fact for fact in port.facts if isinstance(fact, ShareDropped)]
+    assert dropped == [ShareDropped("s", ((6, 6), (8, 12)))]
+    holder.leave("s", ((2, 2), (4, 4), (6, 6)))
+    assert port.sent[-1][1] == ShareLeave("s", ((2, 2), (4, 4)))

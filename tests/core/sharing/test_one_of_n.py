@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from breadth import examples
+from tidings.core.sharing import one_of_n
+from tidings.core.sharing.choice import rendezvous
 from tidings.core.sharing.one_of_n import OneOfN
 
 KEYS = [f"key {number}" for number in range(300)]
@@ -190,3 +194,40 @@ def test_a_key_is_freed_by_its_holder_alone() -> None:
 def test_keys_may_be_any_text() -> None:
     found = members("a\ud800", "b")
     assert found.choose_for("\udfff\0") in ("a\ud800", "b")
+
+
+# --- Against a twin that asks everybody
+
+
+@pytest.mark.parametrize("remembered", [2, 65_536])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 2**32).map(Random))
+def test_choices_are_those_of_a_twin_that_asks_everybody(
+    monkeypatch: pytest.MonkeyPatch, remembered: int, random: Random
+) -> None:
+    monkeypatch.setattr(one_of_n, "MAX_CHOSEN", remembered)
+    monkeypatch.setattr(one_of_n, "SPARE_LOADS", 3)
+    found, twin = OneOfN(), dict[str, list[int]]()
+    for _ in range(60):
+        name = random.choice("abcdef")
+        match random.randrange(4):
+            case 0:
+                limit = random.randrange(1, 5)
+                found.join(name, limit)
+                twin.setdefault(name, [0, 0])[1] = limit
+            case 1:
+                found.leave(name)
+                twin.pop(name, None)
+            case 2 if name in twin:
+                found.give(name, 2)
+                twin[name][0] += 2
+            case _ if name in twin:
+                found.take_back(name, 1)
+                twin[name][0] = max(twin[name][0] - 1, 0)
+        free = {name: holds for name, (holds, limit) in twin.items() if holds < limit}
+        assert found.choose() == min(free, key=free.__getitem__, default=None)
+        assert sorted(found.with_room_now()) == sorted(free)
+        assert found.with_room == len(free)
+        assert {name for name in "abcdef" if found.has_room(name)} == {*free}
+        for key in KEYS[:5]:
+            assert found.choose_for(key) == rendezvous(twin, key)

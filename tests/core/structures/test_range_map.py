@@ -10,7 +10,7 @@ from tidings.core.structures.range_map import RangeMap
 NUMBERS = st.integers(1, 40)
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["add", "take", "pop", "cut", "overlapping", "free", "from_on", "get"]),
+        st.sampled_from(["add", "add_all", "take", "pop", "cut", "overlapping", "free", "from_on", "get"]),
         NUMBERS,
         st.integers(-1, 12),
     ),
@@ -39,6 +39,14 @@ def test_like_a_dictionary_of_numbers(steps: list[tuple[str, int, int]]) -> None
             case "add" if not within and length >= 0:
                 ranges.add(first, last, f"v{serial}")
                 twin |= dict.fromkeys(range(first, last + 1), f"v{serial}")
+            case "add_all":
+                pieces = [
+                    (number, number, f"v{serial}")
+                    for number in range(first, last + 1)
+                    if number not in within
+                ]
+                ranges.add_all(pieces)
+                twin |= spread(pieces)
             case "take":
                 assert spread(ranges.take(first, last)) == within
                 for number in within:

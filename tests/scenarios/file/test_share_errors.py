@@ -48,6 +48,10 @@ MISTAKES = [
     (DURABLE + "max_unacked = 0", "subscriber[0].max_unacked: must be at least 1, not 0"),
     (DURABLE + "keep_for_s = 0", "subscriber[0].keep_for_s: must be above 0, not 0"),
     (
+        DURABLE + f"max_unacked = {10**18}",
+        f"subscriber[0].max_unacked: must be at most 1000000, not {10**18}",
+    ),
+    (
         DURABLE + "work_ms = 5",
         'subscriber[0].work_ms: must be a table such as { kind = "constant", ... }, not 5',
     ),

@@ -21,7 +21,8 @@ from tidings.scenarios.trace.checkers import (
     seam,
 )
 from tidings.scenarios.trace.metrics import metrics
-from tidings.scenarios.trace.tables import DeliveredRow, PublishedRow, SubscribedRow
+from tidings.scenarios.trace.reader import Trace
+from tidings.scenarios.trace.tables import DeliveredRow, Fault, NodeRow, PublishedRow, SubscribedRow
 
 Make = Rows | Callable[[], Rows]
 
@@ -369,6 +370,112 @@ def test_the_last_of_each_topic_is_a_history_without_what_came_before() -> None:
     assert seam(rows.trace()).holds
     rows.subscribed = [rows.subscribed[0]._replace(start="earliest")]
     assert seam(rows.trace()).violations == 1
+
+
+def test_what_comes_again_comes_in_the_old_order() -> None:
+    """`b` has p:2, p:3 and p:4 again, then p:5, which is new."""
+    swapped = change_positions(durable_rows, 3, 4)
+    check_found(
+        swapped,
+        {"durable": 1},
+        "p:2, attempt 2 of durable billing, at position 1 of subscriber b, comes again",
+    )
+    last = durable_rows()
+    last.delivered[3] = last.delivered[3]._replace(position=3)
+    last.delivered[4:] = [row._replace(position=row.position - 1) for row in last.delivered[4:]]
+    check_found(
+        last, {"durable": 1}, "p:2, attempt 2 of durable billing, at position 3 of subscriber b, comes again"
+    )
+    for order, found in (("causal", {"durable": 1}), ("total", {"durable": 1}), ("none", {})):
+        last.subscribed = [row._replace(order=order) for row in last.subscribed]
+        assert broken(last) == found
+    last.subscribed = [row._replace(order="total", topics=["/**"]) for row in last.subscribed]
+    last.published[1] = last.published[1]._replace(topic="/u")
+    assert broken(last) == {}, "an order across publishers has a source's order on each topic"
+    last.subscribed = [row._replace(order="fifo") for row in last.subscribed]
+    assert broken(last) == {"durable": 1}
+
+
+def test_what_somebody_gave_back_comes_again_to_itself_later() -> None:
+    """`b` gives p:2 back once more. It called back p:3, which `b` had seen already."""
+    rows = durable_rows()
+    rows.delivered[3] = rows.delivered[3]._replace(done_ns=None)
+    rows.delivered[4] = rows.delivered[4]._replace(done_ns=None)
+    rows.delivered[5:] = [handed("b", 2, 2, 49, 3, done=49), handed("b", 3, 3, 49, 3, done=50)]
+    rows.delivered += [handed("b", 4, 4, 51, 2, done=51), handed("b", 5, 5, 52, 1, done=52)]
+    assert broken(rows) == {}
+
+
+def standby_rows() -> Rows:
+    """`b` asks while `a` holds the name and waits; `c`, which asks later, is accepted before it."""
+    rows = durable_rows()
+    a, b = rows.subscribed
+    rows.subscribed = [
+        a._replace(detached_ns=20),
+        b._replace(requested_ns=3, accepted_ns=46),
+        a._replace(subscriber="c", requested_ns=21, accepted_ns=22, detached_ns=45),
+    ]
+    rows.delivered = [
+        handed("a", 0, 1, 11, done=12),
+        handed("c", 0, 2, 23, done=24),
+        handed("c", 1, 3, 31, done=32),
+        handed("b", 0, 4, 49, done=50),
+        handed("b", 1, 5, 51, done=52),
+    ]
+    return rows
+
+
+def test_holders_follow_each_other_as_they_show_events() -> None:
+    assert broken(standby_rows()) == {}
+    swapped = standby_rows()
+    swapped.delivered[1], swapped.delivered[3] = (
+        handed("c", 0, 4, 42, done=43),
+        handed("b", 0, 2, 49, done=50),
+    )
+    assert broken(change_positions(lambda: swapped, 1, 2)) == {"fifo": 1, "causal_order": 1}
+
+
+def test_who_was_refused_says_nothing_about_the_subscription() -> None:
+    """`x` asked first, for other topics and with a start, and was never accepted."""
+    rows = durable_rows()
+    refused = rows.subscribed[0]._replace(
+        subscriber="x", topics=["/u"], order="none", start="earliest", accepted_ns=None, detached_ns=2
+    )
+    rows.subscribed.insert(0, refused)
+    rows.published.append(PublishedRow("p:6", "p", 6, "/u", [], 1, 60, 61))
+    assert broken(rows) == {}
+    assert durable(rows.trace()).counts["expected"] == 5
+    assert broken(drop(lambda: rows, 6)) == {"durable": 1, "gap_free": 1}
+
+
+@pytest.mark.parametrize("until", [None, 70])
+def test_who_crashed_for_good_is_gone(until: int | None) -> None:
+    """The trace need not say that it was detached. Whoever comes back is to go on."""
+    rows = change_asked(durable_rows, 1, detached_ns=None)
+    rows.delivered = rows.delivered[:5]
+    rows.delivered[4] = rows.delivered[4]._replace(done_ns=None)
+    tables = {"published": rows.published, "subscribed": rows.subscribed, "delivered": rows.delivered}
+    trace = Trace.from_rows(
+        **tables, faults=[Fault("crash", "b", 50, until)], nodes=[NodeRow("b", "subscriber", "b0")]
+    )
+    found = {verdict.guarantee for verdict in check_all(trace, GUARANTEES) if not verdict.holds}
+    assert found == (set() if until is None else {"durable", "gap_free"})
+
+
+def test_a_group_is_grouped_as_its_first_member_says() -> None:
+    late = change_positions(group_rows, 4, 5)
+    assert broken(change_asked(lambda: late, 1, group_by=None)) == {"group": 1}
+
+
+def test_an_overtaken_event_is_found_however_far_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidings.scenarios.trace.checkers.by_value.NEAR", 1)
+    rows = group_rows()
+    rows.published = published(*"0" * 40)
+    rows.subscribed[0] = rows.subscribed[0]._replace(detached_ns=None)
+    # a is done with p:40 first, then b with all others, which it gets in order.
+    rows.delivered = [handed("a", 0, 40, 1_000, done=1_001)]
+    rows.delivered += [handed("b", number - 1, number, 1_001 + number, done=1_100) for number in range(1, 40)]
+    assert broken(rows) == {"group": 39}
 
 
 def test_who_nobody_is_attached_to_may_wait() -> None:

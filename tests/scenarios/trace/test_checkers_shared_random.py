@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 import pytest
@@ -17,6 +17,7 @@ from tidings.scenarios.trace.checkers import GUARANTEES, check_all, durable, gap
 from tidings.scenarios.trace.metrics import metrics
 from tidings.scenarios.trace.tables import DeliveredRow, PublishedRow, SubscribedRow
 
+NEVER = 2**63 - 1
 RANDOM = st.integers(0, 2**32).map(Random)  # so many draws are slow as choices of hypothesis
 
 
@@ -25,6 +26,7 @@ class Account:
     """A plain subscription, or one life of a durable subscription or group."""
 
     rows: list[SubscribedRow]
+    turns: list[SubscribedRow] = field(default_factory=list)
 
     @property
     def kind(self) -> str:
@@ -53,8 +55,8 @@ class Account:
         return self.cancelled is None or event.at_ns < self.cancelled
 
     def place(self, row: DeliveredRow) -> int:
-        """The attachment of a delivery."""
-        names = [(asked.subscriber, asked.subscription) for asked in self.rows]
+        """Whose turn it was."""
+        names = [(asked.subscriber, asked.subscription) for asked in self.turns]
         return names.index((row.subscriber, row.subscription))
 
 
@@ -69,7 +71,19 @@ def accounts(rows: Rows) -> list[Account]:
         if ends is not None and asked.requested_ns >= ends:
             lives.append(Account([]))
         lives[-1].rows.append(asked)
-    return [life for lives in found.values() for life in lives]
+    accounts = [life for lives in found.values() for life in lives]
+    for account in accounts:
+        account.rows.sort(key=lambda row: NEVER if row.accepted_ns is None else row.accepted_ns)
+        account.turns = sorted(account.rows, key=lambda row: (shown_at(rows, row), row.requested_ns))
+    return accounts
+
+
+def shown_at(rows: Rows, asked: SubscribedRow) -> int:
+    """Return when that attachment first showed an event."""
+    mine = (asked.subscriber, asked.subscription)
+    return min(
+        (row.at_ns for row in rows.delivered if (row.subscriber, row.subscription) == mine), default=NEVER
+    )
 
 
 def events_of(rows: Rows) -> dict[str, PublishedRow]:
@@ -111,6 +125,7 @@ def shared_twin(kind: str) -> Callable[[Rows], int]:
         return sum(
             len(missing(rows, account, {row.event_id for row in mine if row.done_ns is not None}))
             + sum(wrong_rows(mine))
+            + (out_of_place(rows, account, mine) if kind == "durable" else 0)
             + (overtaken(rows, mine, account.rows[0].group_by) if account.rows[0].group_by else 0)
             for account in accounts(rows)
             if account.kind == kind
@@ -134,6 +149,32 @@ def wrong_rows(mine: list[DeliveredRow]) -> Iterator[int]:
             (other.subscriber, other.subscription, other.event_id) == same and other.attempt > row.attempt
             for other in by_position[:number]
         )
+
+
+def out_of_place(rows: Rows, account: Account, mine: list[DeliveredRow]) -> int:
+    """Count what comes again to another holder after a later event of its source (and, by order, its topic)."""
+    if account.rows[0].order == "none":
+        return 0
+    events = events_of(rows)
+    first: dict[tuple[int, str], DeliveredRow] = {}
+    for row in sorted(mine, key=lambda row: (row.position, id(row))):
+        first.setdefault((account.place(row), row.event_id), row)
+
+    def stream(event_id: str) -> tuple[str, str]:
+        event = events[event_id]
+        return event.source, "" if account.rows[0].order == "fifo" else event.topic
+
+    return sum(
+        any(
+            place == other
+            and stream(event_id) == stream(later)
+            and events[later].sequence > events[event_id].sequence
+            and before.position < row.position
+            for (other, later), before in first.items()
+        )
+        for (place, event_id), row in first.items()
+        if any((earlier, event_id) in first for earlier in range(place))
+    )
 
 
 def overtaken(rows: Rows, mine: list[DeliveredRow], attribute: str) -> int:

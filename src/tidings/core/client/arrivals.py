@@ -10,16 +10,14 @@ connection.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from msgspec import Struct
 
 from tidings.core.client.beneath import END
 from tidings.core.structures.range_map import RangeMap
 from tidings.core.structures.range_set import RangeSet
-
-Ranges = tuple[tuple[int, int], ...]
-"""(first, last), ascending, not adjacent."""
+from tidings.core.structures.ranges import Ranges, merged
 
 
 class Arrivals:
@@ -271,17 +269,3 @@ class Ticket(Struct, eq=False):
         undone = self.keep()
         if undone is not None:
             undone.finish(max(first, self._first), min(last, self._last))
-
-
-def merged(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """Sort ranges, and join adjacent ones."""
-    ascending = sorted(ranges)
-    if len(ascending) < 2:
-        return tuple(ascending)
-    found = ascending[:1]
-    for first, last in ascending[1:]:
-        if first == found[-1][1] + 1:
-            found[-1] = (found[-1][0], last)
-        else:
-            found.append((first, last))
-    return tuple(found)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tidings.core.client.arrivals import Ranges
 from tidings.core.events.event import WHOLE
 from tidings.core.events.subscription import Subscription
 from tidings.core.facts import (
@@ -24,6 +23,7 @@ from tidings.core.facts import (
 )
 from tidings.core.kernel import Port
 from tidings.core.overlay.guaranteed.share_messages import ShareAttach
+from tidings.core.structures.ranges import Ranges
 
 NEEDS_GUARANTEE = "start the network with mode guaranteed"
 NOTHING_KEPT = f"this network keeps nothing for durable subscriptions and groups: {NEEDS_GUARANTEE}"

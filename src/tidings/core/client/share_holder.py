@@ -17,7 +17,6 @@ from typing import Protocol
 from msgspec import Raw
 from msgspec.structs import replace
 
-from tidings.core.client.arrivals import Ranges, merged
 from tidings.core.errors import WireError
 from tidings.core.events.run import decode_stretch
 from tidings.core.facts import (
@@ -33,6 +32,7 @@ from tidings.core.facts import (
 )
 from tidings.core.kernel import Part, Port, TimerName
 from tidings.core.messages import Message
+from tidings.core.overlay.guaranteed.messages import MAX_RANGES
 from tidings.core.overlay.guaranteed.share_messages import (
     NO_LIFE,
     Life,
@@ -55,6 +55,7 @@ from tidings.core.overlay.guaranteed.share_messages import (
     ShareRefused,
 )
 from tidings.core.structures.range_set import RangeSet
+from tidings.core.structures.ranges import Ranges, merged
 
 ANEW = "its broker lost the subscription, and it began anew"
 
@@ -164,7 +165,7 @@ class ShareHolder(Part):
             self.report()
             held.leaving = True
             if self._connected:
-                self._send(ShareLeave(subscription, unseen))
+                self._send(ShareLeave(subscription, unseen[:MAX_RANGES]))
             else:  # the broker knows that we are gone
                 self._forget(subscription, "")
 
@@ -203,7 +204,8 @@ class ShareHolder(Part):
         held.unsent, held.unsent_expired, held.unanswered = [], [], 0
         held.asks += 1
         ours = RangeSet((*held.holding, *held.done))
-        self._send(replace(held.asked, takeover=False, holding=_ranges(ours), life=held.life, ask=held.asks))
+        holding = _ranges(ours)[:MAX_RANGES]  # whatever is beyond comes again
+        self._send(replace(held.asked, takeover=False, holding=holding, life=held.life, ask=held.asks))
 
     def _part(self, held: _Held) -> None:
         if held.attached:
@@ -221,8 +223,12 @@ class ShareHolder(Part):
         self._reporting = False
         for subscription, held in self._held.items():
             if held.unsent and held.attached:
-                self._send(ShareDone(subscription, merged(held.unsent), merged(held.unsent_expired)))
+                done, expired = merged(held.unsent), merged(held.unsent_expired)
                 held.unsent, held.unsent_expired = [], []
+                for start in range(0, len(done), MAX_RANGES):
+                    part = done[start : start + MAX_RANGES]
+                    of_part = tuple(each for each in expired if part[0][0] <= each[0] <= part[-1][1])
+                    self._send(ShareDone(subscription, part, of_part[:MAX_RANGES]))
 
     # --- Answers of the broker
 

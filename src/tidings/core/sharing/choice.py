@@ -15,16 +15,19 @@ from tidings.core.filters.language.predicates import Scalar
 
 SHARE_NAME = "[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 """What names of durable subscriptions and groups look like."""
+MAX_GROUP_BY_LENGTH = 256
+"""Of the name of an attribute by whose values members share events."""
 NO_VALUE = "null"
 """The key of events that lack the attribute."""
 
 
 def rendezvous(members: Iterable[str], key: str) -> str | None:
     """Return the member for that key; None if there is no member."""
-    return max(members, key=lambda member: (_weight(member, key), member), default=None)
+    return max(members, key=lambda member: (rendezvous_weight(member, key), member), default=None)
 
 
-def _weight(member: str, key: str) -> bytes:
+def rendezvous_weight(member: str, key: str) -> bytes:
+    """Return the weight of a member for that key: the highest wins."""
     return blake2b(f"{member}\0{key}".encode(errors="surrogatepass"), digest_size=8).digest()
 
 

@@ -100,10 +100,10 @@ class KeyTurns:
 
     def first(self) -> tuple[int, str] | None:
         """Return the lowest item whose member has room, and that member."""
-        found = [
-            (number, member) for member in self._members.with_room_now() for number in self._next(member)
-        ]
-        return min(found, default=None)
+        members = self._members
+        few = members.with_room <= len(self._turns)
+        ready = members.with_room_now() if few else filter(members.has_room, list(self._turns))
+        return min(((number, member) for member in ready for number in self._next(member)), default=None)
 
     def _next(self, member: str) -> tuple[int, ...]:
         """Return the next item of that member, if there is one."""
@@ -115,6 +115,7 @@ class KeyTurns:
             if is_first and self._members.choose_for(key) == member:
                 return (number,)
             heappop(turns)
+        self._turns.pop(member, None)
         return ()
 
 

@@ -20,16 +20,20 @@ from heapq import heappop, heappush
 from types import MappingProxyType
 from typing import NamedTuple
 
+from tidings.core.events.event import INT_MAX
 from tidings.core.sharing.key_turns import KeyTurns
 from tidings.core.sharing.one_of_n import OneOfN
+from tidings.core.sharing.out import Out
 from tidings.core.structures.range_map import Piece, RangeMap
+from tidings.core.structures.ranges import Ranges, merged, within
 
 MAX_LOOKS, LOOKS_AT_ONCE = 1_024, 64
 """With keys, how many waiting items are looked at in one turn, and at a time, for members with room."""
 MAX_LOOKED_AT = 65_536
 """With keys, how many items are passed that wait for members without room. At this limit, others wait, too."""
 
-Ranges = tuple[tuple[int, int], ...]
+MAX_CLAIMED = 65_536
+SPARE_ALARMS = 64
 
 
 class Handout(NamedTuple):
@@ -55,11 +59,11 @@ class SharedQueue:
         self._in_order = in_order
         self._waiting: RangeMap[int] = RangeMap()
         """Numbers -> how often they went out before."""
-        self._out: RangeMap[tuple[str, int]] = RangeMap()
-        """Numbers -> the member that has them, and which attempt it is."""
+        self._out = Out()
         self._delayed: dict[int, tuple[int, int]] = {}
         """Number -> when it is due, how often it went out."""
         self._alarms: list[tuple[int, int]] = []
+        """A heap of (when, number) of what is delayed; others are out of date, and dropped when they come up."""
         self._aside: dict[int, int] = {}
         """Number -> how often it went out."""
         self.waiting_count = self.out_count = 0
@@ -77,17 +81,21 @@ class SharedQueue:
 
     def aside_in(self, ranges: Ranges) -> list[int]:
         """Return which of these items were set aside."""
-        return [number for first, last in ranges for number in _within(self._aside, first, last)]
+        return within(self._aside, merged(ranges))
 
     # --- Items
 
     def add(self, first: int, last: int, attempts: int = 0) -> None:
         """Add items that went out `attempts` times before."""
-        self._waiting.add(first, last, attempts)
-        self.waiting_count += last - first + 1
-        if self._turns is not None:
-            for number in range(first, min(last, self._looked_to) + 1):
-                self._turns.add(number)
+        self._add_all([(first, last, attempts)])
+
+    def _add_all(self, pieces: list[Piece[int]]) -> None:
+        self._waiting.add_all(pieces)
+        for first, last, _ in pieces:
+            self.waiting_count += last - first + 1
+            if self._turns is not None:
+                for number in range(first, min(last, self._looked_to) + 1):
+                    self._turns.add(number)
 
     def add_later(self, first: int, last: int, attempts: int, due_at: int) -> None:
         """Add items that went out before, and may still be with a member that returns until then."""
@@ -97,6 +105,8 @@ class SharedQueue:
     def _delay(self, number: int, due_at: int, attempts: int) -> None:
         self._delayed[number] = (due_at, attempts)
         heappush(self._alarms, (due_at, number))
+        if len(self._alarms) > 2 * len(self._delayed) + SPARE_ALARMS:
+            self._alarms = sorted((at, each) for each, (at, _) in self._delayed.items())
         if self._turns is not None:
             self._turns.delay(number)
 
@@ -135,7 +145,7 @@ class SharedQueue:
 
     def went_out(self, first: int, last: int) -> list[tuple[int, int, int]]:
         """Return the items that are out, or were and wait for their member to return: first, last, attempts."""
-        found = [(low, high, attempt) for low, high, (_, attempt) in self._out.overlapping(first, last)]
+        found = [(low, high, attempt) for low, high, (_, attempt) in self._out.within(((first, last),))]
         found += [piece for piece in self._waiting.overlapping(first, last) if piece[2]]
         found += [
             (number, number, attempts)
@@ -150,36 +160,42 @@ class SharedQueue:
         lowest = self._waiting.first
         return None if lowest is None else lowest[0]
 
-    def unfinished(self, first: int, last: int) -> Ranges:
+    def unfinished(self, ranges: Ranges) -> Ranges:
         """Return which of these numbers are items that are not done."""
-        found = [(low, high) for low, high, _ in self._waiting.overlapping(first, last)]
-        found += [(low, high) for low, high, _ in self._out.overlapping(first, last)]
-        found += [(number, number) for number in _within(self._delayed, first, last)]
-        found += [(number, number) for number in _within(self._aside, first, last)]
+        ranges, found = merged(ranges), []
+        for first, last in ranges:
+            found += [(low, high) for low, high, _ in self._waiting.overlapping(first, last)]
+        found += [(low, high) for low, high, _ in self._out.within(ranges)]
+        found += [(number, number) for number in within(self._delayed, ranges)]
+        found += [(number, number) for number in within(self._aside, ranges)]
         return tuple(sorted(found))
 
     # --- Members
 
     def join(self, member: str, limit: int, holding: Ranges = ()) -> Ranges:
         """Add a member. It claims to hold items from an earlier connection: return those that are its own again, which
-        keep their attempt; it must drop the rest."""
+        keep their attempt; it must drop the rest. Those after MAX_CLAIMED ranges go out again."""
         self.members.join(member, limit)
-        claimed: list[tuple[int, int]] = []
+        holding = merged(holding)
         for first, last in holding:
             for start, stop, attempts in self._waiting.overlapping(first, last):
                 free = self._free_for(member, start, stop) if attempts else ()  # 0: they never went out
                 for low, high in free:
                     self._take_waiting(low, high)
                     self._give(member, low, high, attempts)
-            for number in _within(self._delayed, first, last):
-                if self._free_for(member, number, number):
-                    self._give(member, number, number, self._end_delay(number))
-            claimed += [
-                (low, high) for low, high, (who, _) in self._out.overlapping(first, last) if who == member
-            ]
+        for number in within(self._delayed, holding):
+            if self._free_for(member, number, number):
+                self._give(member, number, number, self._end_delay(number))
+        mine = merged(
+            (low, high)
+            for first, last in holding
+            for low, high, _ in self._out.of(member).overlapping(first, last)
+        )
+        for first, last in mine[MAX_CLAIMED:]:
+            self._put_back(member, self._out.take(member, first, last))
         if self._turns is not None:
             self._turns.offer_all()
-        return tuple(sorted(set(claimed)))
+        return mine[:MAX_CLAIMED]
 
     def _free_for(self, member: str, first: int, last: int) -> Ranges:
         """Return which of these the member may have: those whose keys no other member holds."""
@@ -192,57 +208,55 @@ class SharedQueue:
             if self.members.holder(key_of(number)) in (None, member)
         )
 
-    def leave(self, member: str, unseen: Ranges = ()) -> None:
-        """Remove a member. What it has goes back to its place; what nobody has seen does not count as an attempt."""
-        for first, last in unseen:
-            for low, high, (who, attempt) in self._out.overlapping(first, last):
-                if who == member:
-                    self._take_back(low, high, attempt - 1)
-        for first, last, (who, attempt) in self._out:
-            if who == member:
-                self._take_back(first, last, attempt)
+    def leave(self, member: str, unseen: Ranges = ()) -> Ranges:
+        """Remove a member. What it has goes back to its place; what nobody has seen does not count as an attempt.
+        Return that."""
+        not_seen: list[tuple[int, int]] = []
+        for first, last in merged(unseen):
+            pieces = self._out.take(member, first, last)
+            self._put_back(member, [(low, high, attempt - 1) for low, high, attempt in pieces])
+            not_seen += [(low, high) for low, high, _ in pieces]
+        self._put_back(member, self._out.take_all(member))
         self.members.leave(member)
         if self._turns is not None:
             self._turns.offer_all()
+        return tuple(not_seen)
 
     def held_by(self, member: str) -> Ranges:
         """Return what the member has."""
-        return tuple((first, last) for first, last, (who, _) in self._out if who == member)
+        return tuple((first, last) for first, last, _ in self._out.of(member))
 
     def finish(self, member: str, ranges: Ranges) -> Ranges:
         """The member is done with these. Return those that it had: they are gone."""
         done: list[tuple[int, int]] = []
-        for first, last in ranges:
-            for low, high, (who, _) in self._out.overlapping(first, last):
-                if who == member:
-                    self._out.take(low, high)
-                    self._returned(member, low, high)
-                    done.append((low, high))
+        for first, last in merged(ranges):
+            for low, high, _ in self._out.take(member, first, last):
+                self._returned(member, low, high)
+                done.append((low, high))
         return tuple(done)
 
     def refuse(self, member: str, number: int, due_at: int | None) -> Ranges:
         """The member gives an item back: it goes out again at `due_at`, or is set aside if that is None. Return what
         the member must drop, because it would come out of order, or before its key's turn."""
-        out = self._out.get(number)
-        if out is None or out[0] != member:
+        out = self._out.take(member, number, number)
+        if not out:
             return ()
-        self._out.take(number, number)
+        attempt = out[0][2]
         self._returned(member, number, number)
         if due_at is None:
-            self._aside[number] = out[1]
+            self._aside[number] = attempt
             return ()
-        self._delay(number, due_at, out[1])
-        newer = self._newer(number)
-        for first, last in newer:
-            for low, high, (_, attempt) in self._out.overlapping(first, last):
-                self._take_back(low, high, attempt)
-        return tuple(newer)
+        self._delay(number, due_at, attempt)
+        newer = self._out.within(self._newer(number))
+        for low, high, (who, _) in newer:
+            self._put_back(who, self._out.take(who, low, high))
+        return merged((low, high) for low, high, _ in newer)
 
-    def _newer(self, number: int) -> list[tuple[int, int]]:
-        """Return what is out and must come after this item."""
+    def _newer(self, number: int) -> Ranges:
+        """Return what must come after this item."""
         if self._in_order:
-            return [(first, last) for first, last, _ in self._out if first > number]
-        return [] if self._turns is None else [(each, each) for each in self._turns.newer_out(number)]
+            return ((number + 1, INT_MAX),)
+        return () if self._turns is None else merged((each, each) for each in self._turns.newer_out(number))
 
     # --- Handing out
 
@@ -345,18 +359,18 @@ class SharedQueue:
         return pieces
 
     def _give(self, member: str, first: int, last: int, attempt: int) -> None:
-        self._out.add(first, last, (member, attempt))
+        self._out.add(member, first, last, attempt)
         self.out_count += last - first + 1
         if self._turns is None:
             self.members.give(member, last - first + 1)
         else:
             self._turns.go_out(member, range(first, last + 1))
 
-    def _take_back(self, first: int, last: int, attempt: int) -> None:
-        """Put items that are out back into their place."""
-        for low, high, (member, _) in self._out.take(first, last):
-            self._returned(member, low, high)
-            self.add(low, high, attempt)
+    def _put_back(self, member: str, pieces: list[Piece[int]]) -> None:
+        """Put items that the member had back into their place, with how often they went out."""
+        for first, last, _ in pieces:
+            self._returned(member, first, last)
+        self._add_all(pieces)
 
     def _returned(self, member: str, first: int, last: int) -> None:
         self.out_count -= last - first + 1
@@ -364,10 +378,3 @@ class SharedQueue:
             self.members.take_back(member, last - first + 1)
         else:
             self._turns.come_back(member, range(first, last + 1))
-
-
-def _within(numbers: Mapping[int, object], first: int, last: int) -> list[int]:
-    """Return the numbers from first to last."""
-    if last - first < len(numbers):
-        return [number for number in range(first, last + 1) if number in numbers]
-    return [number for number in numbers if first <= number <= last]

@@ -13,9 +13,9 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from tidings.bus.durable_stream import Durability, DurableStream
-from tidings.core.client.arrivals import Ranges, merged
 from tidings.core.events.event import WHOLE, EventId, Publication
 from tidings.core.events.subscription import Subscription
+from tidings.core.structures.ranges import Ranges, merged
 from tidings.drivers.adapters.incoming import Incoming
 
 AHEAD_EVENTS = 64

@@ -11,11 +11,11 @@ from msgspec import Raw
 
 from tidings.bus.durable_stream import Durability, DurableStream
 from tidings.bus.service import EventService, SetAside
-from tidings.core.client.arrivals import Ranges
 from tidings.core.errors import SubscriptionRefused, WireError
 from tidings.core.events.event import check_publication
 from tidings.core.events.run import decode_stretch, singles
 from tidings.core.events.subscription import Subscription
+from tidings.core.structures.ranges import Ranges
 from tidings.drivers.adapters.held import GroupIncoming, HeldIncoming
 from tidings.drivers.adapters.held_options import HeldSupport, check_held
 from tidings.drivers.adapters.incoming import Incoming

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from tidings.core.errors import TraceError
 from tidings.core.events.subscription import Order
-from tidings.scenarios.trace.disturbances import UNDISTURBED
+from tidings.scenarios.trace.disturbances import UNDISTURBED, Disturbances
 from tidings.scenarios.trace.interests import Interests
 from tidings.scenarios.trace.shares import SharedSubscriptions
 from tidings.scenarios.trace.tables import table_text
@@ -99,10 +99,14 @@ class CodedSubscriptions:
     """
 
     def __init__(
-        self, subscribed: Any, others: Sequence[str] = (), directory: Path | str | None = None
+        self,
+        subscribed: Any,
+        others: Sequence[str] = (),
+        directory: Path | str | None = None,
+        disturbances: Disturbances = UNDISTURBED,
     ) -> None:
         """Raise TraceError, which names `directory`, for an unknown order or a subscription listed twice."""
-        self.disturbances = UNDISTURBED
+        self.disturbances = disturbances
         names = pc.unique(
             pa.chunked_array([*subscribed["subscriber"].chunks, pa.array(others, pa.string())], pa.string())
         )
@@ -113,7 +117,8 @@ class CodedSubscriptions:
         self.requested = _longs(subscribed["requested_ns"])
         accepted = _longs(subscribed["accepted_ns"].fill_null(NEVER))
         cancelled = _longs(subscribed["cancelled_ns"].fill_null(NEVER))
-        self.shares = SharedSubscriptions(subscribed, self.requested, accepted, cancelled, NEVER)
+        gone = np.array([disturbances.gone(name) for name in subscribed["subscriber"].to_pylist()], np.int64)
+        self.shares = SharedSubscriptions(subscribed, self.requested, accepted, cancelled, gone, NEVER)
         self.accepted, self.cancelled = self.shares.accepted, self.shares.cancelled
         self.account, self.ended = self.shares.account, self.shares.ended
         self.order: list[str] = subscribed["order"].to_pylist()
@@ -222,12 +227,17 @@ class Coded:
 
     @classmethod
     def of_tables(
-        cls, published: Any, subscribed: Any, delivered: Any, directory: Path | None = None
+        cls,
+        published: Any,
+        subscribed: Any,
+        delivered: Any,
+        directory: Path | None = None,
+        disturbances: Disturbances = UNDISTURBED,
     ) -> Self:
         """Return the whole trace as arrays; errors name the directory that it was read from."""
         events = Events(published)
         subscriptions = CodedSubscriptions(
-            subscribed, pc.unique(delivered["subscriber"]).to_pylist(), directory
+            subscribed, pc.unique(delivered["subscriber"]).to_pylist(), directory, disturbances
         )
         return cls(
             events,
@@ -255,12 +265,22 @@ class Coded:
         return np.where(self.durable, durable, self.subscriber)
 
     @cached_property
+    def turn(self) -> Array:
+        """Numbers the deliveries' subscriptions in the order in which they first showed something: of those who attach
+        to a durable subscription, somebody may ask early, and wait until the others have gone."""
+        attachment = self.subscriptions.shares.attachment
+        shown_at = np.full(len(attachment) + 1, NEVER)
+        np.minimum.at(shown_at, self.subscription, self.at)
+        turn = np.zeros(len(attachment) + 1, dtype=np.int64)
+        turn[np.lexsort((attachment, shown_at[:-1]))] = np.arange(len(attachment))
+        return turn[self.subscription]
+
+    @cached_property
     def by_viewer(self) -> Array:
-        """Delivery rows by viewer, in the order in which it saw them: attachment by attachment, by position."""
+        """Delivery rows by viewer, in the order in which it saw them: turn by turn, by position."""
         if not self.durable.any():
             return self.by_position
-        attachment = np.append(self.subscriptions.shares.attachment, 0)[self.subscription] * self.durable
-        return np.lexsort((self.position, attachment, self.viewer)).astype(np.int64)
+        return np.lexsort((self.position, self.turn * self.durable, self.viewer)).astype(np.int64)
 
     @cached_property
     def delivered_keys(self) -> Array:

@@ -11,6 +11,7 @@ from typing import Any
 NEVER = 2**63 - 1
 RECOVERY_NS = 20_000_000_000
 """A broker learns of a lost connection, and a client has a new one, within this long after a fault."""
+CRASH = "crash"
 CLIENTS = frozenset({"publisher", "subscriber", "client"})
 
 Span = tuple[int, int]
@@ -22,6 +23,7 @@ class Disturbances:
         """`faults` and `nodes` are the trace's tables."""
         self._of_all: list[Span] = []
         self._of_client: dict[str, list[Span]] = {}
+        self._gone: dict[str, int] = {}
         rows = [] if nodes is None else nodes.select(["node", "kind"]).to_pylist()
         clients = {row["node"] for row in rows if row["kind"] in CLIENTS}
         for fault in [] if faults is None else faults.to_pylist():
@@ -33,6 +35,12 @@ class Disturbances:
                 continue
             for name in struck:
                 self._of_client.setdefault(name, []).append(span)
+                if fault["kind"] == CRASH and fault["until_ns"] is None:
+                    self._gone[name] = fault["at_ns"]
+
+    def gone(self, subscriber: str) -> int:
+        """Return when that subscriber crashed for good; NEVER if it did not."""
+        return self._gone.get(subscriber, NEVER)
 
     def before(self, at: int, subscriber: str) -> int:
         """Return the last instant up to `at` at which nothing kept that subscriber from its broker."""

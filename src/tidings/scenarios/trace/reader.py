@@ -61,9 +61,8 @@ class Trace:
     @cached_property
     def coded(self) -> Coded:
         """The same content as integer arrays, made once, for checkers and metrics."""
-        coded = Coded.of_tables(self.published, self.subscribed, self.delivered, self.directory)
-        coded.subscriptions.disturbances = Disturbances(self.faults, self.nodes)
-        return coded
+        disturbances = Disturbances(self.faults, self.nodes)
+        return Coded.of_tables(self.published, self.subscribed, self.delivered, self.directory, disturbances)
 
 
 def _table_of(name: str, rows: list[Sequence[Any]]) -> Any:

@@ -1,6 +1,6 @@
 """Which rows of `subscribed` are one subscription: the attachments to a durable subscription, the members of a group.
 
-They share one account, that of the first row: it is accepted with the first of them, ends when one of them was
+They share one account, that of the row that was accepted first: it is accepted with that, ends when one of them was
 cancelled, and is owed each event once. A name that is used again after its cancellation is another share. So is one
 with another `life`: the lease of the one before was over.
 """
@@ -26,15 +26,16 @@ class SharedSubscriptions:
     """Holds for each row of `subscribed` what share it belongs to. Plain subscriptions have an account of their own."""
 
     def __init__(
-        self, subscribed: Any, requested: Array, accepted: Array, cancelled: Array, never: int
+        self, subscribed: Any, requested: Array, accepted: Array, cancelled: Array, gone: Array, never: int
     ) -> None:
+        """`gone` says when the subscriber of each row crashed for good, if it did."""
         rows = len(requested)
         self._never = never
         self._groups: list[str | None] = subscribed["share_of"].to_pylist()
         self._durables: list[str | None] = subscribed["durable"].to_pylist()
         self.group_by: list[str | None] = subscribed["group_by"].to_pylist()
         self.account: Array = np.arange(rows)
-        """The first row of each row's share."""
+        """The row of each row's share that was accepted first."""
         self.attachment: Array = np.zeros(rows, dtype=np.int64)
         """Numbers the rows of a share from 0, as they were requested."""
         self.accepted, self.cancelled = accepted.copy(), cancelled.copy()
@@ -58,8 +59,10 @@ class SharedSubscriptions:
         self.starts = [None if start == NEW else start for start in subscribed["start"].to_pylist()]
         if self.any:
             detached = np.asarray(subscribed["detached_ns"].fill_null(never).to_numpy(), dtype=np.int64)
+            detached = np.where(detached == never, gone, detached)
             self.left = np.minimum(cancelled, detached)
-            for shares in self._named(requested, cancelled):
+            for of_name in self._named(requested, cancelled):
+                shares = [sorted(each, key=self.joined.__getitem__) for each in of_name]
                 for members in shares:
                     self._join(np.array(members), detached)
                 for before, after in pairwise(shares) if self.lives[shares[0][0]] is not None else ():
@@ -123,7 +126,7 @@ class SharedSubscriptions:
         accepted, cancelled = self.accepted[rows], self.cancelled[rows].min()
         live = (accepted != self._never) & (detached[rows] == self._never)
         self.account[rows] = account
-        self.attachment[rows] = np.arange(len(rows))
+        self.attachment[rows[np.argsort(self.requested[rows], kind="stable")]] = np.arange(len(rows))
         self.cancelled[rows] = cancelled
         self.ended[rows] = cancelled != self._never or not live.any()
         self.accepted[rows] = self._never

@@ -67,9 +67,8 @@ class Knowledge:
     def __init__(self, files: TraceFiles, others: Sequence[str]) -> None:
         self.files = files
         self.subscribed = read_table(files, "subscribed")
-        self.subscriptions = CodedSubscriptions(self.subscribed, others, files.directory)
-        faults, nodes = (read_table(files, name) for name in ("faults", "nodes"))
-        self.subscriptions.disturbances = Disturbances(faults, nodes)
+        disturbances = Disturbances(*(read_table(files, name) for name in ("faults", "nodes")))
+        self.subscriptions = CodedSubscriptions(self.subscribed, others, files.directory, disturbances)
 
     @cached_property
     def published(self) -> Any:

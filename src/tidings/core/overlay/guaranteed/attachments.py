@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from tidings.core.client.arrivals import Ranges
 from tidings.core.errors import FilterError, StoreCorrupt, StoreError, TopicError
 from tidings.core.events.subscription import Interest, make_interest
 from tidings.core.events.topics import NAME_TOPIC
@@ -58,6 +57,7 @@ from tidings.core.overlay.guaranteed.sessions import Sessions
 from tidings.core.overlay.guaranteed.subscription_log import LogEntry
 from tidings.core.overlay.guaranteed.subscriptions import PublisherStamps, SubscriptionListener, Subscriptions
 from tidings.core.store import Change, Store
+from tidings.core.structures.ranges import Ranges
 
 ORPHAN_NS = 15_000_000_000
 """After a broker lost its disk, how long records are kept whose clients have not subscribed again."""

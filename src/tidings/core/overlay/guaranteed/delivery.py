@@ -21,7 +21,6 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from tidings.core.client.arrivals import Ranges
 from tidings.core.errors import WireError
 from tidings.core.events.run import Run, Stretch, stripped
 from tidings.core.events.subscription import Interest
@@ -41,6 +40,7 @@ from tidings.core.overlay.guaranteed.subscriptions import SubscriptionListener, 
 from tidings.core.overlay.labels import Label, on_path
 from tidings.core.overlay.matching import selected
 from tidings.core.store import Store
+from tidings.core.structures.ranges import Ranges
 
 MAX_FLOWS = 262_144
 """How many flows are remembered; the least recent are forgotten first."""

@@ -11,9 +11,10 @@ when an end is silent for too long or has a new serial. Nothing that was under w
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Collection
 from typing import Protocol
 
+from tidings.core.facts import Misbehaviour
 from tidings.core.kernel import Part, Port, TimerName
 from tidings.core.overlay.guaranteed.sessions import SessionListener, Sessions
 from tidings.core.overlay.guaranteed.share_messages import (
@@ -124,10 +125,10 @@ class FarLinks(Part, SessionListener):
         if len(link.unacknowledged) > MAX_UNACKNOWLEDGED:
             self._end(broker, link)
 
-    def close_idle(self, in_use: Callable[[str], bool]) -> None:
-        """Close links that nobody needs, and that carried nothing for a while."""
+    def close_idle(self, in_use: Collection[str]) -> None:
+        """Close links to other brokers than these, if they carried nothing for a while."""
         for broker, link in list(self._links.items()):
-            if self.port.now - link.used_at > IDLE_NS and not in_use(broker):
+            if self.port.now - link.used_at > IDLE_NS and broker not in in_use:
                 del self._links[broker]
                 self._transmit(broker, link, closing=True)
 
@@ -135,6 +136,9 @@ class FarLinks(Part, SessionListener):
 
     def on_routed(self, sender: str, message: Routed) -> None:
         own = self._sessions.neighbourhood
+        if sender not in own:  # a client
+            self.port.emit(Misbehaviour(sender, "sent a message of another broker"))
+            return
         if message.to != own.name:
             nearest = self._sessions.frontier(message.to_label)
             if nearest is not None and tuple(message.to_label) != own.label:

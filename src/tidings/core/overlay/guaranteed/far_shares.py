@@ -36,10 +36,11 @@ Question = ShareAttach | ShareEnd | ShareAsideRequest | ShareRead
 class _FarHold:
     """A client's hold of a share elsewhere."""
 
-    __slots__ = ("asked", "home", "label", "leaving", "since", "told")
+    __slots__ = ("asked", "home", "label", "leaving", "name", "since", "told")
 
     def __init__(self, home: str, label: Label, asked: ShareAttach, now: int) -> None:
         self.home, self.label = home, label
+        self.name = asked.name
         self.asked: ShareAttach | None = asked
         """What to send when the link is up; None: it was sent."""
         self.since = now
@@ -55,19 +56,36 @@ class FarShares:
     def __init__(self, links: FarLinks, send: Callable[[str, Message], None]) -> None:
         self._links = links
         self._send = send
-        self._holds: dict[tuple[str, str], _FarHold] = {}
+        self._holds: dict[str, dict[str, _FarHold]] = {}
+        """Client -> its subscription -> its hold."""
         self._callers: dict[str, dict[str, None]] = {}
         """Home -> our clients that sent something there."""
 
-    def uses(self, broker: str) -> bool:
-        """Return True if a client of ours is attached to a share at that broker."""
-        return any(hold.home == broker for hold in self._holds.values())
+    @property
+    def homes(self) -> set[str]:
+        """The brokers that have shares which clients of ours are attached to."""
+        return {hold.home for _, _, hold in self._all()}
+
+    def _all(self) -> list[tuple[str, str, _FarHold]]:
+        return [(client, name, hold) for client, holds in self._holds.items() for name, hold in holds.items()]
+
+    def _hold(self, client: str, subscription: str) -> _FarHold | None:
+        return self._holds.get(client, {}).get(subscription)
+
+    def count(self, client: str) -> int:
+        """Return how many holds the client has."""
+        return len(self._holds.get(client, ()))
+
+    def name_of(self, client: str, subscription: str) -> str | None:
+        """Return the name of the share that the client holds with this subscription; None if it holds none."""
+        hold = self._hold(client, subscription)
+        return None if hold is None else hold.name
 
     def attach(self, client: str, home: str, label: Label, message: ShareAttach, now: int) -> None:
-        key = (client, message.subscription)
-        hold = self._holds.get(key)
+        hold = self._hold(client, message.subscription)
         if hold is None or hold.home != home:
-            hold = self._holds[key] = _FarHold(home, label, message, now)
+            hold = _FarHold(home, label, message, now)
+            self._holds.setdefault(client, {})[message.subscription] = hold
         hold.asked = message
         self._links.open(home, label)
         if self._links.is_up(home):
@@ -93,7 +111,7 @@ class FarShares:
 
     def forward(self, client: str, subscription: str, message: ShareMessage) -> bool:
         """Send what a client says about its hold; return False if it has none."""
-        hold = self._holds.get((client, subscription))
+        hold = self._hold(client, subscription)
         if hold is None:
             return False
         if hold.asked is None:
@@ -102,7 +120,7 @@ class FarShares:
 
     def leave(self, client: str, subscription: str, message: ShareMessage) -> bool:
         """A client leaves; return False if it has no such hold."""
-        hold = self._holds.get((client, subscription))
+        hold = self._hold(client, subscription)
         if hold is None:
             return False
         if hold.asked is None and self._links.is_up(hold.home):
@@ -114,16 +132,18 @@ class FarShares:
 
     def _left(self, client: str, subscription: str) -> None:
         """The client has left as far as it can tell: its home does not hear of it, or has heard that it is gone."""
-        del self._holds[client, subscription]
+        self.forget(client, subscription)
         self._send(client, ShareLeft(subscription))
 
     def forget(self, client: str, subscription: str) -> None:
         """Drop a hold: the client attaches elsewhere."""
-        self._holds.pop((client, subscription), None)
+        holds = self._holds.get(client, {})
+        holds.pop(subscription, None)
+        if not holds:
+            self._holds.pop(client, None)
 
     def client_gone(self, client: str) -> None:
-        for key in [key for key in self._holds if key[0] == client]:
-            del self._holds[key]
+        self._holds.pop(client, None)
         for home, callers in self._callers.items():
             if callers.pop(client, "") is None:
                 self._links.send(home, client, ClientGone())
@@ -131,20 +151,20 @@ class FarShares:
     # --- The links
 
     def far_up(self, broker: str) -> None:
-        for (client, _), hold in self._holds.items():
+        for client, _, hold in self._all():
             if hold.home == broker:
                 self._ask(client, hold)
 
     def far_message(self, client: str, message: ShareMessage) -> None:
         """Pass on what the home says to a client of ours."""
         if isinstance(message, ShareRefused | ShareLeft):
-            self._holds.pop((client, message.subscription), None)
+            self.forget(client, message.subscription)
         self._send(client, message)
 
     def far_down(self, broker: str) -> None:
         """The way to the home is broken: the clients must attach again."""
         self._callers.pop(broker, None)
-        for (client, subscription), hold in list(self._holds.items()):
+        for client, subscription, hold in self._all():
             if hold.home == broker and hold.leaving:
                 self._left(client, subscription)
             elif hold.home == broker and hold.asked is None:
@@ -153,7 +173,7 @@ class FarShares:
 
     def check(self, now: int) -> None:
         """Keep trying to reach the homes, and tell clients whose home has not answered for a while."""
-        for (client, subscription), hold in list(self._holds.items()):
+        for client, subscription, hold in self._all():
             if hold.asked is None:
                 continue
             self._links.open(hold.home, hold.label)
@@ -162,10 +182,10 @@ class FarShares:
                 self._send(client, ShareInterrupted(subscription, hold.home))
 
 
-def failure(
-    message: ShareEnd | ShareAsideRequest | ShareRead, reason: str
-) -> ShareEnded | ShareAside | ShareRows:
+def failure(message: Question, reason: str) -> ShareRefused | ShareEnded | ShareAside | ShareRows:
     """Return the answer to a question that failed."""
+    if isinstance(message, ShareAttach):
+        return ShareRefused(message.subscription, reason)
     if isinstance(message, ShareEnd):
         return ShareEnded(message.name, reason)
     if isinstance(message, ShareRead):

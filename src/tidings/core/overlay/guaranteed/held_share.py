@@ -12,14 +12,16 @@ from typing import NamedTuple
 from msgspec import json
 from msgspec.structs import replace
 
-from tidings.core.client.arrivals import Arrivals, Ranges
+from tidings.core.client.arrivals import Arrivals
 from tidings.core.errors import StoreError, WireError
+from tidings.core.events.event import INT_MAX
 from tidings.core.events.run import Stretch
 from tidings.core.events.subscription import make_interest
 from tidings.core.messages import Message
 from tidings.core.overlay.guaranteed import share_reading
 from tidings.core.overlay.guaranteed.kept_share import KeptShare
 from tidings.core.overlay.guaranteed.merged_sources import Done, MergedSources, SourceId
+from tidings.core.overlay.guaranteed.messages import MAX_RANGES
 from tidings.core.overlay.guaranteed.share_definition import ShareDefinition
 from tidings.core.overlay.guaranteed.share_messages import (
     MAX_ASIDE_SHOWN,
@@ -36,11 +38,14 @@ from tidings.core.overlay.guaranteed.share_messages import (
     ShareRead,
     ShareRefused,
 )
+from tidings.core.structures.ranges import Ranges
 
 SHARE_CLIENT = "share:"
 """The prefix of the names of shares among a broker's clients. No other client may have it."""
 EVENTS = "events"
 """The subscription of a share."""
+EVERYTHING: Ranges = ((0, INT_MAX),)
+"""What somebody may keep who is attached, and has what we say: more ranges than a message can name."""
 
 
 class FarClient(NamedTuple):
@@ -156,14 +161,20 @@ class HeldShare:
         """Attach a client, at once or when the share is open; raise ValueError if it may not. Return from whom it took
         over."""
         self.check(message)
-        self._keep_for(message.keep_for_ns)
         holder = (client, message.subscription)
-        removed = self._make_room(holder, message)
-        self.waiting.pop(_member(holder), None)
-        self.waiting[_member(holder)] = (holder, message)
+        member, others = _member(holder), self._others(holder, message)
+        self._keep_for(message.keep_for_ns)
+        for other in others:
+            self.remove(other, 0)
+            name = self.definition.name
+            self._send(other[0], ShareRefused(other[1], f"client {client} took over {name!r}"))
+        self.waiting.pop(member, None)
+        self.waiting[member] = (holder, message)
         if message.reading:
-            self.readers.add(_member(holder))
-        return removed
+            self.readers.add(member)
+        else:
+            self.readers.discard(member)
+        return others
 
     def _keep_for(self, keep_for_ns: int) -> None:
         """Whoever attaches last says how long the share is kept, if it says so."""
@@ -171,8 +182,8 @@ class HeldShare:
             self.definition = replace(self.definition, keep_for_ns=keep_for_ns)
             self.kept.redefine(self.definition)
 
-    def _make_room(self, holder: Holder, message: ShareAttach) -> list[Holder]:
-        """A durable subscription has one holder; another one takes over or is refused."""
+    def _others(self, holder: Holder, message: ShareAttach) -> list[Holder]:
+        """A durable subscription has one holder; another one takes over or is refused. Return whom it takes from."""
         if self.definition.group:
             return []
         others = [other for other in self.present if other != holder]
@@ -181,9 +192,6 @@ class HeldShare:
             raise ValueError(f"{name!r} is held by client {others[0][0]}, which must leave first")
         if others and not message.takeover:
             raise ValueError(f"{name!r} is held by client {others[0][0]}; take it over, or use a group")
-        for other in others:
-            self.remove(other, 0)
-            self._send(other[0], ShareRefused(other[1], f"client {holder[0]} took over {name!r}"))
         return others
 
     def admit(self, now: int) -> None:
@@ -252,7 +260,8 @@ class HeldShare:
     def tell_coverage(self) -> None:
         """Tell everybody who is attached which brokers' events do not reach the share now."""
         for member in self.holders:
-            self._accept(member, () if member in self.readers else self.kept.queue.held_by(member))
+            held = () if member in self.readers else self.kept.queue.held_by(member)
+            self._accept(member, held if len(held) <= MAX_RANGES else EVERYTHING)
 
     def _accept(self, member: str, claimed: Ranges) -> None:
         client, subscription = self.holders[member]
@@ -272,7 +281,9 @@ class HeldShare:
     def finish(self, holder: Holder, numbers: Ranges, expired: Ranges = ()) -> None:
         """The holder is done with these, some of which had expired."""
         done, refused = self.kept.finish(_member(holder), numbers, expired)
-        self._send(holder[0], ShareForgotten(holder[1], done, refused))
+        for start in range(0, max(len(done), len(refused), 1), MAX_RANGES):
+            part = slice(start, start + MAX_RANGES)
+            self._send(holder[0], ShareForgotten(holder[1], done[part], refused[part]))
 
     def take_back(self, holder: Holder, message: ShareBack, now: int) -> None:
         """The holder gives an event back."""
@@ -283,7 +294,9 @@ class HeldShare:
         if called_back or (
             self.definition.order != "none" and not message.aside
         ):  # there it waits for the answer
-            self._send(holder[0], ShareCalledBack(message.subscription, called_back))
+            for start in range(0, max(len(called_back), 1), MAX_RANGES):
+                part = called_back[start : start + MAX_RANGES]
+                self._send(holder[0], ShareCalledBack(message.subscription, part))
 
     def reach(self, holder: Holder, message: ShareReach, now: int) -> None:
         """The holder reads by number, and goes on."""

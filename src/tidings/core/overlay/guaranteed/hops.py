@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from tidings.core.client.arrivals import Ranges
 from tidings.core.kernel import Port
 from tidings.core.overlay.guaranteed.messages import Taken
 from tidings.core.overlay.guaranteed.queued import NOBODY, Hop, LocalClient, Queue, Queued, name_of
 from tidings.core.overlay.guaranteed.sessions import Sessions
 from tidings.core.structures.range_map import RangeMap
+from tidings.core.structures.ranges import Ranges
 
 MAX_WAITING_PER_SENDER = 1_024
 """While more of a sender's publications wait here, not parked, further ones are not reported to it as taken."""

@@ -8,7 +8,9 @@ What went out before a restart of the broker may still be with its client, so it
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
 from heapq import nsmallest
 from itertools import islice
 from typing import NamedTuple
@@ -16,7 +18,6 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Raw
 
-from tidings.core.client.arrivals import Ranges
 from tidings.core.errors import StoreCorrupt, WireError
 from tidings.core.events.event import WHOLE
 from tidings.core.events.run import Stretch, cut, decode_stretch, look
@@ -33,6 +34,7 @@ from tidings.core.store import Change, Store
 from tidings.core.structures.highest import Highest
 from tidings.core.structures.range_map import RangeMap
 from tidings.core.structures.range_set import RangeSet
+from tidings.core.structures.ranges import Ranges, merged, within
 
 RETURN_NS = 2_000_000_000
 """After a restart of the broker, how long what went out before waits for its client to return."""
@@ -42,6 +44,8 @@ MAX_KEPT_BYTES = 1024 * 1024 * 1024
 """At a limit the share takes no more: events wait where they come from, and may be given up there."""
 MAX_RECENT_BYTES = 1024 * 1024
 """The encodings of recent rows that stay in memory."""
+MAX_KEY_LENGTH = 64
+"""Of a longer value that members share events by, a digest stays in memory."""
 MAX_FINISHED = 10_000
 """Of how many events that went out more than once is remembered who was done with them."""
 
@@ -132,7 +136,8 @@ class KeptShare:
         are up to there."""
         self._store = store
         self._rows: RangeMap[_Row] = RangeMap()
-        self._recent: dict[int, _Row] = {}
+        self._recent: OrderedDict[int, _Row] = OrderedDict()
+        """Like `_finished_by` an OrderedDict: finding the first entry of a dict skips all deleted before it."""
         self._recent_bytes = 0
         self._highest: Highest[tuple[str, int], int] = Highest(MAX_SOURCES)
         """(source, incarnation) -> the last sequence taken."""
@@ -144,7 +149,7 @@ class KeptShare:
         """Events with attempts on disk, or set aside there."""
         self._released: dict[int, int] = {}
         """Events that were set aside and released -> how often they had been delivered by then. All are in `_noted`."""
-        self._finished_by: dict[int, str] = {}
+        self._finished_by: OrderedDict[int, str] = OrderedDict()
         """Events that went out more than once -> the member that was done with them."""
 
     # --- On disk
@@ -208,7 +213,7 @@ class KeptShare:
         except msgspec.MsgspecError as error:
             name = self.definition.name
             raise StoreCorrupt(f"what is kept for {name!r} does not decode: {error}") from None
-        self._finished_by = dict(sorted(self._finished_by.items()))
+        self._finished_by = OrderedDict(sorted(self._finished_by.items()))
         self._last = max(self._last, self._sent)
         self._noted = {*attempts, *aside}
         for first, last, row in self._rows:
@@ -451,6 +456,8 @@ class KeptShare:
                 key = NO_VALUE
             else:
                 key = value_key(content.attributes, self.definition.group_by)
+                if len(key) > MAX_KEY_LENGTH:
+                    key = blake2b(key.encode(errors="surrogatepass"), digest_size=16).hexdigest()
             self._keys[number] = key
         return key
 
@@ -469,9 +476,9 @@ class KeptShare:
 
     def leave(self, member: str, unseen: Ranges = ()) -> None:
         """Take back what the member has; what it never showed does not count as delivered."""
-        self.queue.leave(member, unseen)
+        not_seen = self.queue.leave(member, unseen)
         changes: list[Change] = []
-        for number in (number for first, last in unseen for number in range(first, last + 1)):
+        for number in (number for first, last in not_seen for number in range(first, last + 1)):
             attempts = self.queue.attempts(number)
             if attempts is not None and (not attempts or number in self._noted):
                 self._noted.add(number)
@@ -484,37 +491,36 @@ class KeptShare:
     def finish(self, member: str, ranges: Ranges, expired: Ranges = ()) -> tuple[Ranges, Ranges]:
         """Forget what the member is done with; count what of it had `expired`. Return what counts as done by it, and
         what does not: somebody else has it, or was done with it first."""
+        ranges = merged(ranges)
         had = self.queue.finish(member, ranges)
         self._note_finished(member, had)
         mine = RangeSet((first, last + 1) for first, last in had)
         self._drop(had, self._count_expired(mine, expired) if expired else [])
         if had == ranges:
             return ranges, ()
-        refused: list[tuple[int, int]] = []
-        for first, last in ranges:
-            for start, stop in mine.missing(first, last + 1):
-                refused += self._not_finished_by(member, start, stop - 1)
+        others = [gap for first, last in ranges for gap in mine.missing(first, last + 1)]
+        refused = self._not_finished_by(member, tuple((start, stop - 1) for start, stop in others))
         lost = RangeSet((first, last + 1) for first, last in refused)
         done = [gap for first, last in ranges for gap in lost.missing(first, last + 1)]
-        return tuple((start, stop - 1) for start, stop in done), tuple(refused)
+        return tuple((start, stop - 1) for start, stop in done), refused
 
     def _count_expired(self, done: RangeSet, expired: Ranges) -> list[Change]:
         """Count what is among `done`: a client that has no answer reports the same again."""
         before = self.expired
-        for first, stop in RangeSet((first, last + 1) for first, last in expired):
+        for first, stop in RangeSet((first, last + 1) for first, last in merged(expired)):
             self.expired += stop - first - sum(high - low for low, high in done.missing(first, stop))
         return [] if self.expired == before else [(TABLE, self._key(_EXPIRED), _encode(self.expired))]
 
-    def _not_finished_by(self, member: str, first: int, last: int) -> list[tuple[int, int]]:
+    def _not_finished_by(self, member: str, ranges: Ranges) -> Ranges:
         """Return which of these the member was not done with. What is no longer kept went out once, to this member,
         unless it went out again: then we know who was done with it."""
-        found = [(low, high) for low, high in self.queue.unfinished(first, last)]
-        known = RangeSet((low, high + 1) for low, high in found)
-        for number in range(first, last + 1) if self._finished_by else ():
-            person = _person(member)
-            if self._finished_by.get(number, person) != person and number not in known:
-                found.append((number, number))
-        return found
+        if not ranges:
+            return ()
+        person = _person(member)
+        others = [
+            number for number in within(self._finished_by, ranges) if self._finished_by[number] != person
+        ]
+        return merged([*self.queue.unfinished(ranges), *((number, number) for number in others)])
 
     def _note_finished(self, member: str, ranges: Ranges) -> None:
         """Remember who was done with what went out more than once: others who had it may report the same."""

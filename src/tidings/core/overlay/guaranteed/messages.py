@@ -14,7 +14,8 @@ LabelItems = Annotated[
     tuple[Annotated[int, Meta(ge=0, le=2**31 - 1)], ...], Meta(min_length=1, max_length=4096)
 ]
 Ids = Annotated[tuple[SubscriptionId, ...], Meta(max_length=4096)]
-NumberRanges = Annotated[tuple[tuple[Counter, Counter], ...], Meta(max_length=65_536)]
+MAX_RANGES = 65_536
+NumberRanges = Annotated[tuple[tuple[Counter, Counter], ...], Meta(max_length=MAX_RANGES)]
 """(first, last) of each range."""
 Address = Annotated[str, Meta(max_length=512)]
 RegionRules = Annotated[

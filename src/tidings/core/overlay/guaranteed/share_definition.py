@@ -60,6 +60,10 @@ def defined(message: ShareAttach, life: Life, epoch: int, came_in: int) -> Share
         raise ValueError(f"{message.name!r} is not a name of a durable subscription or group")
     if message.group and message.order != "none":
         raise ValueError("a group has no order: each of its members gets some of the events")
+    if message.group and message.reading:
+        raise ValueError("a group cannot be read by number: use a durable subscription")
+    if message.group_by and not message.group:
+        raise ValueError("a durable subscription has one holder at a time: only a group is grouped")
     interest = make_interest(message.topics, message.filter)
     return ShareDefinition(
         message.name,

@@ -14,7 +14,7 @@ from tidings.core.facts import ShareFailed
 from tidings.core.kernel import Port
 from tidings.core.overlay.guaranteed.far_links import FarLinks
 from tidings.core.overlay.guaranteed.former_home import FormerHome, Place
-from tidings.core.overlay.guaranteed.held_share import Client, HeldShare
+from tidings.core.overlay.guaranteed.held_share import Client, HeldShare, Holder
 from tidings.core.overlay.guaranteed.share_messages import (
     MAX_ROWS,
     NEW_START,
@@ -28,6 +28,7 @@ from tidings.core.overlay.guaranteed.share_messages import (
     ShareMoveEnded,
     ShareMoveRows,
     ShareMoveTaken,
+    ShareRefused,
 )
 from tidings.core.overlay.guaranteed.share_move_rows import FORMER, At, Former, row
 from tidings.core.store import Store
@@ -39,6 +40,7 @@ FORMER_KEEP_NS = 7 * 24 * 3_600 * 1_000_000_000
 nothing about how long events are on their way. If the share ends, so does the former home."""
 PART_BYTES = 32 * 1024
 PARTS_AHEAD = 16
+MAX_DEFERRED = 1_024
 Part = tuple[tuple[tuple[bytes, bytes], ...], bool]
 """Rows, and whether they are the last."""
 
@@ -96,7 +98,7 @@ class _Leaving:
         self.last: int | None = None
         """The number of the last part, once it was sent."""
         self.began_at = now
-        self.deferred: list[tuple[Client, ShareAttach]] = []
+        self.deferred: dict[Holder, ShareAttach] = {}
         """Who wants to attach meanwhile."""
 
 
@@ -129,10 +131,11 @@ class ShareDepartures:
     def _to(self, broker: str, message: MoveMessage) -> None:
         self._links.send(broker, "", message)
 
-    def needs(self, broker: str) -> bool:
-        """Return True if the link to that broker is needed."""
-        leaving = any(leaving.to.broker == broker for leaving in self._leaving.values())
-        return leaving or any(former.successor.broker == broker for former in self._formers.values())
+    @property
+    def peers(self) -> set[str]:
+        """The brokers that a link is needed to."""
+        leaving = {leaving.to.broker for leaving in self._leaving.values()}
+        return leaving | {former.successor.broker for former in self._formers.values()}
 
     def check(self) -> None:
         now = self._port.now
@@ -207,8 +210,8 @@ class ShareDepartures:
         del self._host.shares[definition.name]
         self._to(leaving.to.broker, ShareMoved(definition.name, leaving.epoch))
         self._host.read_as(former)
-        for client, message in leaving.deferred:
-            self._host.tell(client, ShareInterrupted(message.subscription, leaving.to.broker))
+        for client, subscription in leaving.deferred:
+            self._host.tell(client, ShareInterrupted(subscription, leaving.to.broker))
 
     def give_up(self, share: HeldShare) -> None:
         """The share stays here."""
@@ -217,22 +220,27 @@ class ShareDepartures:
         share.attached_at = self._port.now
         share.renew_lease(self._port.now)
         self._to(leaving.to.broker, ShareMoveEnded(share.definition.name, leaving.epoch))
-        for client, message in leaving.deferred:
+        for (client, _), message in leaving.deferred.items():
             self._host.attach(client, message)
         self._host.go_on(share)
 
     def defer(self, client: Client, message: ShareAttach) -> None:
-        """Let a client wait until the move is over."""
-        self._leaving[message.name].deferred.append((client, message))
+        """Let a client wait until the move is over. Refuse it if too many do."""
+        deferred, holder = self._leaving[message.name].deferred, (client, message.subscription)
+        if holder not in deferred and len(deferred) >= MAX_DEFERRED:
+            reason = f"{message.name!r} is moving to another broker: try again"
+            self._host.tell(client, ShareRefused(message.subscription, reason))
+            return
+        deferred[holder] = message
 
     def left(self, client: Client, subscription: str | None) -> None:
         """A client, or one that waits for this subscription, no longer wants to attach."""
         for leaving in self._leaving.values():
-            leaving.deferred = [
-                (each, message)
-                for each, message in leaving.deferred
-                if each != client or subscription not in (None, message.subscription)
-            ]
+            leaving.deferred = {
+                holder: message
+                for holder, message in leaving.deferred.items()
+                if holder[0] != client or subscription not in (None, holder[1])
+            }
 
     # --- Having left
 

@@ -11,6 +11,7 @@ from tidings.core.events.event import Counter, Name
 from tidings.core.events.subscription import OrderName
 from tidings.core.messages import SubscriptionId, Text, Topics, WireMessage
 from tidings.core.overlay.guaranteed.messages import LabelItems, NumberRanges
+from tidings.core.sharing.choice import MAX_GROUP_BY_LENGTH
 
 ShareName = Annotated[str, Meta(min_length=1, max_length=64)]
 Serial = tuple[Counter, Counter]
@@ -39,7 +40,7 @@ class ShareAttach(WireMessage, frozen=True, gc=False, tag=150):
     filter: Text | None
     group: bool = False
     """False: one client at a time. True: every event goes to one of those attached."""
-    group_by: Annotated[str, Meta(max_length=256)] = ""
+    group_by: Annotated[str, Meta(max_length=MAX_GROUP_BY_LENGTH)] = ""
     """Events with equal values of this attribute go to one member; empty: to anyone."""
     order: OrderName = "none"
     """With any but none, what comes back calls back everything newer."""

@@ -131,9 +131,10 @@ class ShareMoves:
         formers = sorted((name, former.successor.broker) for (name, _), former in self._formers.items())
         return [{"name": name, "broker": broker} for name, broker in formers]
 
-    def needs(self, broker: str) -> bool:
-        """Return True if a move needs the link to that broker."""
-        return self.departures.needs(broker) or self.takeovers.needs(broker)
+    @property
+    def peers(self) -> set[str]:
+        """The brokers that a move needs a link to."""
+        return self.departures.peers | self.takeovers.peers
 
     def ended(self, share: HeldShare) -> None:
         """A share of ours is over, and with it what is left of it elsewhere."""

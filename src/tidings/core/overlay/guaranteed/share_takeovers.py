@@ -114,10 +114,11 @@ class ShareTakeovers:
     def _to(self, broker: str, message: MoveMessage) -> None:
         self._links.send(broker, "", message)
 
-    def needs(self, broker: str) -> bool:
-        """Return True if the link to that broker is needed."""
-        arriving = any(arriving.row.origin.broker == broker for arriving in self._arriving.values())
-        return arriving or any(behind.origin.broker == broker for behind in self._behind.values())
+    @property
+    def peers(self) -> set[str]:
+        """The brokers that a link is needed to."""
+        arriving = {arriving.row.origin.broker for arriving in self._arriving.values()}
+        return arriving | {behind.origin.broker for behind in self._behind.values()}
 
     def check(self) -> None:
         for arriving in self._arriving.values():

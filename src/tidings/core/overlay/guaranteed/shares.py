@@ -32,6 +32,7 @@ from tidings.core.overlay.guaranteed.messages import Attach, Coverage, Missed, N
 from tidings.core.overlay.guaranteed.ordered_share import OrderedShareListener
 from tidings.core.overlay.guaranteed.ordered_shares import OrderedShares
 from tidings.core.overlay.guaranteed.relays import RelayingPort
+from tidings.core.overlay.guaranteed.share_backlog import TOO_MANY, Backlog
 from tidings.core.overlay.guaranteed.share_definition import defined
 from tidings.core.overlay.guaranteed.share_history import (
     HISTORY,
@@ -69,6 +70,8 @@ from tidings.core.store import Store
 CHECK_NS = 1_000_000_000
 """How often leases are checked, and a full disk is tried again."""
 MAX_SHARES = 10_000
+MAX_HELD_PER_CLIENT = 10_000
+"""How many durable subscriptions a client may have, and groups it may be a member of, each with every subscription."""
 
 
 class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
@@ -123,9 +126,8 @@ class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
         self._clients: dict[str, HeldShare | FormerHome] = {}
         """Client inside this broker -> who reads what arrives for it."""
         self._has_mail: dict[str, None] = {}
-        self._held_back: list[tuple[Client, Question]] = []
-        self._unanswered: list[tuple[str, str, ShareEnd | ShareAsideRequest | ShareRead]] = []
-        """Questions of our clients to other brokers, which wait for the link: (client, home, question)."""
+        self._backlog = Backlog()
+        """What waits until the log has recovered, the archive or the sequencers answer, or a link to a home is up."""
         self._moves = ShareMoves(port, store, links, self, incarnation=incarnation)
         self.records_changed(list(subscriptions.log))
         for kept in stored_shares(store, port.now):
@@ -152,7 +154,7 @@ class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
             self._moves.check()
             self._far.check(self.port.now)
             self._attendance.check()
-            self._links.close_idle(self._needs)
+            self._links.close_idle(self._peers())
             self.port.set_timer((self.name, "check"), self.port.now + CHECK_NS)
         elif name[2] in self.shares:
             self._give(self.shares[str(name[2])])
@@ -173,9 +175,12 @@ class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
         return self._names.elsewhere(name, self._moves.whereabouts(name))
 
     def recovered(self) -> None:
-        waiting, self._held_back = self._held_back, []
-        for client, message in waiting:
+        for client, message in self._backlog.take():
             self._ask(client, message)
+
+    def _wait(self, client: Client, message: Question) -> None:
+        if not self._backlog.add(client, message):
+            self._send(client, failure(message, TOO_MANY))
 
     # --- Questions by name: to attach, to end a share, to see what it has set aside
 
@@ -193,7 +198,10 @@ class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
 
     def _ask(self, client: Client, message: Question) -> None:
         if self._subscriptions.recovering:
-            self._held_back.append((client, message))
+            self._wait(client, message)
+            return
+        if isinstance(message, ShareAttach) and (reason := self._why_not(client, message)):
+            self._send(client, failure(message, reason))
             return
         held = self.shares.get(message.name)
         home = None if held is not None else self._elsewhere(message.name)
@@ -216,11 +224,26 @@ class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
             held.answer(client, message, self.port.node, self.port.now)
             self._give(held)
 
+    def _why_not(self, client: Client, message: ShareAttach) -> str:
+        """Return why the client cannot have this subscription; empty if it can."""
+        mine = self._holds.get(client, {})
+        held = mine.get(message.subscription)
+        name = None if held is None else held.definition.name
+        count = len(mine)
+        if not isinstance(client, FarClient):
+            name = name or self._far.name_of(client, message.subscription)
+            count += self._far.count(client)
+        if name not in (None, message.name):
+            return f"subscription {message.subscription!r} is one of {name!r}: leave that first"
+        if name is None and count >= MAX_HELD_PER_CLIENT:
+            return f"a client may have at most {MAX_HELD_PER_CLIENT} durable subscriptions and memberships of groups"
+        return ""
+
     def _ask_elsewhere(self, client: str, home: Place, message: Question) -> None:
         if isinstance(message, ShareAttach):
             self._far.attach(client, *home, message, self.port.now)
         elif not self._far.call(client, *home, message):
-            self._unanswered.append((client, home[0], message))
+            self._wait(client, message)
 
     def attach(self, client: Client, message: ShareAttach) -> None:
         """Attach a client to a share here, which is created if it does not exist."""
@@ -236,13 +259,13 @@ class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
                     f"{message.name!r} is gone: it was cancelled, or nobody attached for too long"
                 )
             if held is None and message.order in ORDERED and not self._ordered.prepare(message.order):
-                self._held_back.append((client, message))
+                self._wait(client, message)
                 return
             position = None
             if held is None and message.start != NEW_START:
                 position = self._histories.begin(message)
                 if position is None:
-                    self._held_back.append((client, message))
+                    self._wait(client, message)
                     return
             if held is None:
                 held = self._create(message, position)
@@ -296,13 +319,13 @@ class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
         if not isinstance(sender, FarClient) and self._far.leave(sender, message.subscription, message):
             return
         self._moves.left(sender, message.subscription)
-        self._held_back = [
-            (client, asked)
-            for client, asked in self._held_back
-            if client != sender
-            or not isinstance(asked, ShareAttach)
-            or asked.subscription != message.subscription
-        ]
+        self._backlog.take(
+            lambda client, asked: (
+                client == sender
+                and isinstance(asked, ShareAttach)
+                and asked.subscription == message.subscription
+            )
+        )
         held = self._forget((sender, message.subscription))
         if held is not None:
             held.remove((sender, message.subscription), self.port.now, message.unseen)
@@ -310,8 +333,7 @@ class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
         self._send(sender, ShareLeft(message.subscription))
 
     def on_link_down(self, peer: str) -> None:
-        self._held_back = [waiting for waiting in self._held_back if waiting[0] != peer]
-        self._unanswered = [waiting for waiting in self._unanswered if waiting[0] != peer]
+        self._backlog.take(lambda client, _: client == peer)
         self._client_gone(peer)
         self._far.client_gone(peer)
 
@@ -374,18 +396,12 @@ class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
         self._moves.far_up(broker)
         self._far.far_up(broker)
         self._attendance.far_up(broker)
-        waiting, self._unanswered = self._unanswered, []
-        for client, home, message in waiting:
-            if home == broker:
-                self._ask(client, message)
-            else:
-                self._unanswered.append((client, home, message))
+        self.recovered()
 
-    def _needs(self, broker: str) -> bool:
-        """Return True if somebody is attached over the link to that broker."""
-        clients = (client for client in self._holds if isinstance(client, FarClient))
-        attached = any(client.broker == broker for client in clients)
-        return attached or self._far.uses(broker) or self._moves.needs(broker)
+    def _peers(self) -> set[str]:
+        """Return the brokers whose links are needed: somebody is attached over them, or a share moves."""
+        attached = {client.broker for client in self._holds if isinstance(client, FarClient)}
+        return attached | self._far.homes | self._moves.peers
 
     def far_message(self, broker: str, client: str, message: FarMessage) -> None:
         sender = FarClient(broker, client)
@@ -403,11 +419,7 @@ class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
             self._far.far_message(client, message)
 
     def far_down(self, broker: str) -> None:
-        self._held_back = [
-            waiting
-            for waiting in self._held_back
-            if not (isinstance(waiting[0], FarClient) and waiting[0].broker == broker)
-        ]
+        self._backlog.take(lambda client, _: isinstance(client, FarClient) and client.broker == broker)
         for client in list(self._holds):
             if isinstance(client, FarClient) and client.broker == broker:
                 self._client_gone(client)
@@ -584,16 +596,13 @@ class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
 
     def order_missing(self, reason: str) -> None:
         """Refuse whoever waits for a share that needs the sequencers."""
-        waiting, self._held_back = self._held_back, []
+        waiting = self._backlog.take(
+            lambda _, asked: (
+                isinstance(asked, ShareAttach) and asked.order in ORDERED and asked.name not in self.shares
+            )
+        )
         for client, message in waiting:
-            if (
-                isinstance(message, ShareAttach)
-                and message.order in ORDERED
-                and message.name not in self.shares
-            ):
-                self._send(client, ShareRefused(message.subscription, reason))
-            else:
-                self._held_back.append((client, message))
+            self._send(client, failure(message, reason))
 
     def share_joined(self, held: HeldShare) -> None:
         held.is_joined = True

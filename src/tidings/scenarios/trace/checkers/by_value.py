@@ -12,6 +12,9 @@ import numpy as np
 
 from tidings.scenarios.trace.coded import NEVER, Array, Coded, highest_before, index_in_sorted
 
+NEAR = 64
+"""How many places are looked at first."""
+
 
 def overtaken_rows(coded: Coded) -> Array:
     """Return the done deliveries that came after one of a later event of the source with the same value."""
@@ -24,7 +27,7 @@ def overtaken_rows(coded: Coded) -> Array:
 def _rows_with_values(coded: Coded) -> Array:
     """Return the known deliveries of groups that keep values together."""
     grouped = np.array([name is not None for name in coded.subscriptions.shares.group_by], dtype=np.bool_)
-    return np.flatnonzero(coded.in_group & coded.known & np.append(grouped, False)[coded.subscription])
+    return np.flatnonzero(coded.in_group & coded.known & np.append(grouped, False)[coded.account])
 
 
 def values(coded: Coded, rows: Array) -> tuple[Array, Array]:
@@ -92,14 +95,21 @@ class _Values:
         rank, stream = self._rank[order], self._stream[order]
         late = np.flatnonzero(rank < highest_before(stream, rank))
         starts = np.searchsorted(stream, stream[late])
+        places = zip(late.tolist(), starts.tolist(), strict=True)
         return np.array(
-            [
-                order[place]
-                for place, start in zip(late.tolist(), starts.tolist(), strict=True)
-                if self._offended(order[place], order[start:place][rank[start:place] > rank[place]])
-            ],
+            [order[place] for place, start in places if self._came_late(order, rank, start, place)],
             dtype=np.int64,
         )
+
+    def _came_late(self, order: Array, rank: Array, start: int, place: int) -> bool:
+        """Look for a later event that offends, from the nearest back: in bad traces most have one near by."""
+        end, length = place, NEAR
+        while end > start:
+            low = max(start, end - length)
+            if self._offended(order[place], order[low:end][rank[low:end] > rank[place]]):
+                return True
+            end, length = low, 2 * length
+        return False
 
     def _offended(self, late: int, before: Array) -> bool:
         """Return whether a member was given one of these later events without having been shown this one."""

@@ -26,14 +26,18 @@ from tidings.scenarios.trace.verdict import Found, Verdict, Witness, verdict_of
 
 __all__ = ["DURABLE", "GROUP", "durable", "find_wrong_shares", "group"]
 
+ORDERED = frozenset({"fifo", "causal", "total"})
+"""The orders of subscriptions that hold across redelivery. Across publishers, a source has its order on each topic."""
+
 
 def durable(
     trace: Trace, *, confirmed_only: bool = False, complete: bool = True, calm: bool = False
 ) -> Verdict:
     """Check that every event that a durable subscription is owed (see `trace.demand`) is done exactly once.
 
-    An event may be delivered again only as a higher attempt, and only if no lower one was done. What is not done may
-    wait if nobody is attached at the end. Unless `complete`, nothing needs to be done: for a run in which a broker lost
+    An event may be delivered again only as a higher attempt, and only if no lower one was done. With an order, what
+    comes again comes in the order of its source, before what is newer. What is not done may wait if nobody is attached
+    at the end. Unless `complete`, nothing needs to be done: for a run in which a broker lost
     what it kept. In a `calm` run nothing comes again but what somebody held who went away.
 
     A durable subscription ends when its lease is over, and not before; then the next one of the name begins with new
@@ -86,6 +90,10 @@ def find_wrong_shares(
     broken = [_undone(coded, rows, missing), *_wrong_rows(coded, rows, members)]
     if calm and members == KEPT:
         broken += _unexplained(coded, rows)
+    if kind == DURABLE:
+        broken.append(
+            _of_rows(coded, "comes again after a later one of its source", _out_of_place(coded, rows))
+        )
     if kind == GROUP and members == KEPT:
         overtaken = _by_attempt(coded, overtaken_rows(coded))
         broken.append(_of_rows(coded, "comes after a later one of its source with the same value", overtaken))
@@ -133,6 +141,37 @@ def _backward(coded: Coded, rows: Array) -> Array:
     rank = np.unique(coded.attempt[rows][order], return_inverse=True)[1].astype(np.int64)
     backward = rank < highest_before(key[order], rank)
     return _by_attempt(coded, rows[order][backward])
+
+
+def _out_of_place(coded: Coded, rows: Array) -> Array:
+    """Return the repetitions that an ordered subscription shows to a new client after a later event of the source.
+
+    What a client gave back comes again to itself, so only the first delivery of an event to each client counts. The
+    very first one is for the checkers of the orders.
+    """
+    subscriptions, events = coded.subscriptions, coded.events
+    rows = rows[subscriptions.with_orders(ORDERED)[coded.subscription[rows]] & ~coded.out_of_order[rows]]
+    rows = rows[np.lexsort((coded.position[rows], coded.subscription[rows]))]
+    rows = rows[np.sort(np.unique(_keys(coded, coded.subscription, rows), return_index=True)[1])]
+    key = _keys(coded, coded.account, rows)
+    order = np.lexsort((coded.turn[rows], key))
+    is_again = np.empty(len(rows), dtype=np.bool_)
+    is_again[order] = ~segment_starts(key[order])
+
+    event = coded.event[rows]
+    by_topic = subscriptions.with_orders(ORDERED - {"fifo"})[coded.subscription[rows]]
+    topic = np.where(by_topic, events.topic[event] + 1, 0)
+    streams = np.stack([coded.subscription[rows], events.source[event], topic])
+    stream = np.unique(streams, axis=1, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    order = np.argsort(stream, kind="stable")
+    rank = events.sequence_rank[event[order]]
+    late = order[rank < highest_before(stream[order], rank)]
+    return _by_attempt(coded, rows[late[is_again[late]]])
+
+
+def _keys(coded: Coded, of: Array, rows: Array) -> Array:
+    keys: Array = of[rows] * len(coded.events) + coded.event[rows]
+    return keys
 
 
 def _unexplained(coded: Coded, rows: Array) -> list[BrokenRule]:
