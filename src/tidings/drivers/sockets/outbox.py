@@ -110,7 +110,8 @@ class Outbox:
         """Bytes passed to the transport since the start."""
         self.sent_events = 0
         """Events encoded since the start; the last ones may still wait."""
-        self._unreported = 0
+        self.unreported = 0
+        """Dropped events that the peer has not been told of."""
         self._in_turn = False
         self._shared: Shared = None
         """What the events of the open batch share."""
@@ -173,15 +174,20 @@ class Outbox:
                 self.sent_events += message.count
             self._begin_turn()
 
+    def begin_turn(self) -> None:
+        """Begin a turn that the caller ends by itself, in place of `on_waiting`."""
+        self._in_turn = True
+
     def finish_turn(self) -> None:
         """Encode what is still open, so that nothing refers to this turn's read buffer any more."""
         self._in_turn = False
-        self._close_all()
+        if self._raws or self._confirm is not None or self._passed:
+            self._close_all()
 
     def take(self) -> list[Chunk]:
         """Return the next chunks to write, about STREAM_CHUNK_BYTES together; empty if nothing waits. The report of
         drops follows the last one."""
-        if not self.chunks and self._unreported:
+        if not self.chunks and self.unreported:
             self._report_drops()
         taken: list[Chunk] = []
         size_bytes = 0
@@ -197,10 +203,11 @@ class Outbox:
         self, publication: Stretch, shared: Shared, first: Forward | Stamped | None = None
     ) -> None:
         """Start a new batch. Limits are checked here only, once per batch."""
-        self._close_batch()
+        if self._raws:
+            self._close_batch()
         if self.waiting_bytes >= self.policy.limit_bytes and self._drop(publication, shared):
             return
-        if self._unreported:
+        if self.unreported:
             self._report_drops()
         self._shared, self._first = shared, first
         self._raws.append(publication.raw)
@@ -219,16 +226,17 @@ class Outbox:
 
     def _count_drop(self, publication: Stretch, reason: str) -> None:
         self.dropped += publication.count
-        self._unreported += publication.count
+        if self.policy.reports_drops:
+            self.unreported += publication.count
         self._begin_turn()
         if self.policy.on_unsent is not None:
             self.policy.on_unsent(publication, reason)
 
     def _report_drops(self) -> None:
-        count, self._unreported = self._unreported, 0
-        if self.policy.reports_drops:
+        count, self.unreported = self.unreported, 0
+        if self._raws:
             self._close_batch()
-            self._store(Dropped(count))
+        self._store(Dropped(count))
 
     def _add_confirm(self, confirm: Confirm) -> None:
         held = self._confirm
@@ -263,33 +271,36 @@ class Outbox:
             self.on_waiting()
 
     def _close_all(self) -> None:
-        self._close_batch()
-        self._close_confirm()
+        if self._raws:
+            self._close_batch()
+        if self._confirm is not None:
+            self._close_confirm(self._confirm)
         if self._passed:
             passed, self._passed = self._passed, []
             self._store(Passed(tuple(passed)))
 
     def _close_batch(self) -> None:
-        if self._raws:
-            raws, shared, first = self._raws, self._shared, self._first
-            self.sent_events += self._raws_events
-            self._raws = []
-            self._raws_bytes = 0
-            self._room_bytes = -1
-            self._first = None
-            if first is not None:
-                self._store(batch_of(first, raws))
-            elif shared is None:
-                self._store(PublicationBatch(raws))
-            elif isinstance(shared, Recovered):
-                self._store(NotificationBatch(shared.subscriptions, raws, shared.by))
-            else:
-                self._store(NotificationBatch(shared, raws))  # type: ignore[arg-type]
+        raws, shared, first = self._raws, self._shared, self._first
+        self.sent_events += self._raws_events
+        self._raws = []
+        self._raws_bytes = 0
+        self._room_bytes = -1
+        self._first = None
+        if first is not None:
+            self._store_batch(batch_of(first, raws))
+        elif shared is None:
+            self._store_batch(PublicationBatch(raws))
+        elif isinstance(shared, Recovered):
+            self._store_batch(NotificationBatch(shared.subscriptions, raws, shared.by))
+        else:
+            self._store_batch(NotificationBatch(shared, raws))  # type: ignore[arg-type]
 
-    def _close_confirm(self) -> None:
-        if self._confirm is not None:
-            held, self._confirm = self._confirm, None
-            self._store(Confirm(held.incarnation, held.first, self._confirmed_to, held.kept))
+    def _close_confirm(self, held: Confirm) -> None:
+        self._confirm = None
+        self._store(Confirm(held.incarnation, held.first, self._confirmed_to, held.kept))
+
+    def _store_batch(self, body: _Batch) -> None:
+        self._store(body)
 
     def _store(self, body: object) -> None:
         raise NotImplementedError
@@ -298,12 +309,14 @@ class Outbox:
 class StreamOutbox(Outbox):
     """Stores frames one after the other, gathered into chunks."""
 
+    def _store_batch(self, body: _Batch) -> None:
+        events = body.events
+        if len(events) == 1 and len(shared := memoryview(events[0])) >= SHARED_BYTES and self.policy.lossless:
+            self._store_around(shared, body)
+        else:
+            self._store(body)
+
     def _store(self, body: object) -> None:
-        if self.policy.lossless and isinstance(body, _Batch) and len(body.events) == 1:
-            shared = memoryview(body.events[0])
-            if len(shared) >= SHARED_BYTES:
-                self._store_around(shared, body)
-                return
         chunk = self.chunks[-1] if self.chunks else None
         if not isinstance(chunk, bytearray) or len(chunk) >= STREAM_CHUNK_BYTES:
             chunk = bytearray()

@@ -167,9 +167,10 @@ class SocketSession:
     def take_body(self, body: bytes | memoryview) -> None:
         try:
             messages = decode(body)
-            if messages and messages[0].__class__ in EVENT_KINDS:  # then so are all others in the body
-                self.received_events += sum([getattr(message, "count", 1) for message in messages])
+            carries_events = messages[0].__class__ in EVENT_KINDS  # then so do all others in the body
             for message in messages:
+                if carries_events:
+                    self.received_events += message.count  # type: ignore[union-attr]
                 self._handlers.get(message.__class__, self._other)(message)
         except WireError as error:
             self.fail(error)
@@ -217,11 +218,11 @@ class SocketSession:
             return
         outbox = self.outbox
         outbox.finish_turn()
-        while not self.paused and (chunks := outbox.take()):
-            self.write(chunks)
-        if outbox.overfull:
+        while (outbox.chunks or outbox.unreported) and not self.paused:
+            self.write(outbox.take())
+        if outbox.waiting_bytes and outbox.overfull:
             self._on_overfull()
-        elif not self.paused:
+        elif self._waiters and not self.paused:
             self._wake()
 
     def _on_overfull(self) -> None:
