@@ -205,22 +205,41 @@ class Bus(ApplicationHost):
         wait: bool = True,
     ) -> Any:
         self._check_open()
-        await self._wait_for_room()
-        self._check_open()
+        if self._is_full:
+            await self._wait_for_room()
+            self._check_open()
         if expires is not None:
             payload = expiring(payload, expires, self.now)
-        sequence = self._publish(topic, attributes or {}, payload)
-        receipt = Receipt(EventId(*self._session.identity, sequence))
-        self.ledger.add(sequence, sequence, receipt)
+        receipt, full = self._publish(topic, attributes or {}, payload)
+        self.flush_soon(full=full)
         return await receipt if wait else receipt
 
-    def _publish(self, topic: str, attributes: Mapping[str, Scalar], payload: Payload) -> int:
-        session, now = self._session, self.connection.now
-        if self._order is not None:
-            return self._application.publish(topic, attributes, payload, now)
-        full = session.add(topic, attributes, payload, now)
-        self.flush_soon(full=full)
-        return session.next_sequence - 1
+    def publish_now(
+        self, topic: str, attributes: Mapping[str, Scalar], payload: Payload, *, alone: bool
+    ) -> Receipt | None:
+        self._check_open()
+        if self._is_full:
+            return None
+        receipt, full = self._publish(topic, attributes, payload)
+        if alone:
+            self._flush()
+        else:
+            self.flush_soon(full=full)
+        return receipt
+
+    def _publish(
+        self, topic: str, attributes: Mapping[str, Scalar], payload: Payload
+    ) -> tuple[Receipt, bool]:
+        """Publish, and return the receipt and whether a run is full; nothing has been sent."""
+        session, now, full = self._session, self.connection.now, False
+        if self._order is None:
+            sequence = session.next_sequence
+            full = session.add(topic, attributes, payload, now)
+        else:
+            sequence = self._application.publish(topic, attributes, payload, now)
+        receipt = Receipt(EventId(*session.identity, sequence))
+        self.ledger.add(sequence, sequence, receipt)
+        return receipt, full
 
     def reserve(self) -> EventId:
         self._check_open()
@@ -381,9 +400,6 @@ class Bus(ApplicationHost):
     ) -> None:
         if self._open and not self.connection.closed:
             self._session.ask_for_responders(number, topic, attributes)
-
-    def flush(self) -> None:
-        self._flush()
 
     def reply_name(self) -> str:
         return self._session.identity[0]

@@ -165,7 +165,7 @@ class Publication(Struct, array_like=True, eq=False, gc=False):
 
     def event(self) -> Event:
         """Return the decoded event, for applications."""
-        return decode_event(self.raw)
+        return decode_event(self.raw, is_typed=self.has_typed_payload)
 
     @property
     def has_typed_payload(self) -> bool:
@@ -348,7 +348,7 @@ class TypedEvent(Event, array_like=True, dict=True):
         """Make this an Event."""
         item = self.payload
         self.__class__ = Event  # type: ignore[assignment]
-        if isinstance(item, TypedPayload):
+        if item.__class__ is TypedPayload:
             give_payload(self, item)
 
 
@@ -637,12 +637,16 @@ def check_header(stretch: Stretch) -> None:
             raise WireError(f"{stretch} has {problem}")
 
 
-def decode_event(raw: Raw | bytes | memoryview) -> Event:
-    """Decode an event completely, for applications; raise WireError if it is not an event."""
-    try:
-        return _decode_event(raw)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        pass
+def decode_event(raw: Raw | bytes | memoryview, *, is_typed: bool = False) -> Event:
+    """Decode an event completely, for applications; raise WireError if it is not an event.
+
+    `is_typed`: its payload is known not to be plain bytes, so that need not be tried.
+    """
+    if not is_typed:
+        try:
+            return _decode_event(raw)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            pass
     try:
         event = _decode_typed(raw)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
