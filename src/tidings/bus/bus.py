@@ -401,6 +401,9 @@ class Bus(ApplicationHost):
         if self._open and not self.connection.closed:
             self._session.ask_for_responders(number, topic, attributes)
 
+    def flush(self) -> None:
+        self._flush()
+
     def reply_name(self) -> str:
         return self._session.identity[0]
 

@@ -313,6 +313,9 @@ class OrderedService(ApplicationHost):
     ) -> None:
         self.inner.ask_for_responders(number, topic, attributes, receipt)
 
+    def flush(self) -> None:
+        self.inner.flush()
+
     def reply_name(self) -> str:
         return self.inner.reply_name()
 

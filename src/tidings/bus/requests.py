@@ -127,6 +127,9 @@ class RequestReply:
         """Ask whether anybody is subscribed to a request that is being published, and call `requests.nobody(number)` if
         not. A service that cannot tell does nothing: such a request ends with its timeout."""
 
+    def flush(self) -> None:
+        """Send what was published now, if the service would otherwise wait for the end of the turn."""
+
     def publish_now(
         self, topic: str, attributes: Mapping[str, Scalar], payload: Payload, *, alone: bool
     ) -> Receipt | None:
@@ -224,8 +227,9 @@ class PendingRequests:
         request = self._pending[name] = _Pending(number, topic, attributes, loop.create_future(), deadline)
         try:
             asks_later = service.asking_costs and now < self._trusted.get(topic, 0.0)
-            alone = asks_later and len(self._pending) == 1  # several travel together at the end of the turn
-            receipt = service.publish_now(topic, attributes, typed, alone=alone)
+            alone = len(self._pending) == 1  # several travel together at the end of the turn
+            receipt = service.publish_now(topic, attributes, typed, alone=alone and asks_later)
+            waits = receipt is None or not asks_later
             if receipt is None:
                 async with asyncio.timeout_at(deadline):
                     receipt = await service.publish(topic, attributes, typed, wait=False)
@@ -238,6 +242,8 @@ class PendingRequests:
             else:
                 service.ask_for_responders(number, topic, attributes, receipt)
                 self._look_at(name, deadline)
+            if alone and waits:
+                service.flush()
             event = await request.answer
             self._trust(topic, loop.time())
             return event

@@ -159,6 +159,8 @@ class RequestServer:
         if receipt is None:
             sent: Receipt = await service.publish(to, attributes, answer, wait=False)
             receipt = sent
+            if alone:
+                service.flush()
         if answer.content_type == ERROR_TYPE:
             self.failed += 1
         else:

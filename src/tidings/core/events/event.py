@@ -677,29 +677,33 @@ def check_size(publication: Publication) -> None:
         raise WireError(f"event {publication.id} has {size_bytes} bytes; the limit is {MAX_EVENT_BYTES}")
 
 
-def check_publication(publication: Publication) -> None:
-    """Raise WireError unless a publisher may send all of this. The publisher's broker checks it once."""
-    check_size(publication)
-    check_header(publication)
+def check_publication(publication: Publication) -> PayloadItem:
+    """Return the payload; raise WireError unless a publisher may send all of this. The publisher's broker checks it
+    once."""
+    if publication.size_bytes > MAX_EVENT_BYTES:
+        check_size(publication)
+    if publication.stamp is not None or publication.kind != WHOLE:
+        check_header(publication)
     try:
         attributes = _decode_plain_attributes(publication.packed_attributes)
-        unpack_item(publication.packed_payload)
+        payload = unpack_item(publication.packed_payload)
         check_topic(publication.topic)
     except (msgspec.MsgspecError, UnicodeError, RecursionError, TopicError, PayloadError):
-        _check_every_field(publication)
-        return
+        return _check_every_field(publication)
     if RESERVED_ATTRIBUTE in attributes:
         _check_every_field(publication)
     attributes[RESERVED_ATTRIBUTE] = publication.topic
     publication.decoded = attributes
+    return payload
 
 
-def _check_every_field(publication: Publication) -> None:
+def _check_every_field(publication: Publication) -> PayloadItem:
     """Run the full check, which can say what is wrong."""
     try:
-        unpack_item(publication.packed_payload)
+        payload = unpack_item(publication.packed_payload)
         event = decode_event(publication.raw)
         check_topic(event.topic)
         check_attributes(event.attributes)
     except (TopicError, AttributeValueError, PayloadError) as error:
         raise WireError(f"event {publication.id}: {error}") from None
+    return payload

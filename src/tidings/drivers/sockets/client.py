@@ -252,7 +252,7 @@ class ClientConnection:
             session.outbox.policy = Policy(
                 self._buffer_limit_bytes, drops_publications=False, drops_notifications=False
             )
-        session.set_up(self.broker, BROKER, {}, partial(client.receive, self.broker))
+        session.set_up(self.broker, BROKER, {}, client.receiver(self.broker))
         self._session = self._port.sessions[self.broker] = session
         if first:
             client.start()

@@ -51,6 +51,7 @@ DATAGRAM_NAMES_BYTES = 5_000
 DATAGRAM_MAX_BYTES = 65_507
 """The largest payload of a UDP datagram over IPv4."""
 MAX_PASSED_RANGES = 4_096
+MAX_UNHURRIED = 1_024
 
 Shared = tuple[object, ...] | None
 """What the events of one batch have in common: the subscriptions of notifications (and how they were recovered, if they
@@ -100,10 +101,8 @@ class Outbox:
         """The bytes in `chunks`."""
         self.on_waiting: Callable[[], None] = lambda: None
         """Called at the first message of a turn; `finish_turn` ends the turn."""
-        self.confirms_late = False
-        """True while a confirmation that nobody waits for may be added: it leaves with what is sent next."""
         self.on_late: Callable[[], None] = lambda: None
-        """Called when only such a confirmation waits, which must leave some time."""
+        """Called when a confirmation is kept back, which must leave some time (`release`)."""
         self.dropped = 0
         """Events dropped since the start."""
         self.taken_bytes = 0
@@ -125,6 +124,10 @@ class Outbox:
         self._confirm: Confirm | None = None
         self._confirmed_to = -1
         """The last number of the open confirmation so far."""
+        self._is_kept_back = False
+        """The open confirmation stays open after the turn: nobody waits for it, and more will join it."""
+        self._unhurried: set[int] = set()
+        """Publications of the peer for whose confirmation nobody waits."""
         self._passed: list[tuple[int, int]] = []
         """Ranges of numbers for the next `Passed`."""
 
@@ -181,8 +184,22 @@ class Outbox:
     def finish_turn(self) -> None:
         """Encode what is still open, so that nothing refers to this turn's read buffer any more."""
         self._in_turn = False
-        if self._raws or self._confirm is not None or self._passed:
-            self._close_all()
+        if self._raws:
+            self._close_batch()
+        if self._confirm is not None and not self._is_kept_back:
+            self._close_confirm(self._confirm)
+        if self._passed:
+            self._close_passed()
+
+    def confirm_late(self, sequence: int) -> None:
+        """Nobody will wait for the confirmation of this publication: it may be kept back until `release`."""
+        if len(self._unhurried) < MAX_UNHURRIED:
+            self._unhurried.add(sequence)
+
+    def release(self) -> bool:
+        """Let a confirmation that is kept back leave with what is sent next; return False if none is."""
+        was_kept_back, self._is_kept_back = self._is_kept_back, False
+        return was_kept_back
 
     def take(self) -> list[Chunk]:
         """Return the next chunks to write, about STREAM_CHUNK_BYTES together; empty if nothing waits. The report of
@@ -239,6 +256,9 @@ class Outbox:
         self._store(Dropped(count))
 
     def _add_confirm(self, confirm: Confirm) -> None:
+        late = confirm.first == confirm.last and confirm.first in self._unhurried
+        if late:
+            self._unhurried.discard(confirm.first)
         held = self._confirm
         if (
             held is None
@@ -248,12 +268,13 @@ class Outbox:
         ):
             if held is not None:
                 self._close_all()  # events that were added before the held one leave before it
-            self._confirm = confirm
+            self._confirm, self._is_kept_back = confirm, late
         self._confirmed_to = confirm.last
-        if not self.confirms_late:
-            self._begin_turn()
-        elif not self._in_turn:
+        if late:
             self.on_late()
+        else:
+            self._is_kept_back = False
+            self._begin_turn()
 
     def _add_passed(self, passed: Passed) -> None:
         if len(self._passed) >= MAX_PASSED_RANGES:
@@ -276,8 +297,11 @@ class Outbox:
         if self._confirm is not None:
             self._close_confirm(self._confirm)
         if self._passed:
-            passed, self._passed = self._passed, []
-            self._store(Passed(tuple(passed)))
+            self._close_passed()
+
+    def _close_passed(self) -> None:
+        passed, self._passed = self._passed, []
+        self._store(Passed(tuple(passed)))
 
     def _close_batch(self) -> None:
         raws, shared, first = self._raws, self._shared, self._first
@@ -296,7 +320,7 @@ class Outbox:
             self._store_batch(NotificationBatch(shared, raws))  # type: ignore[arg-type]
 
     def _close_confirm(self, held: Confirm) -> None:
-        self._confirm = None
+        self._confirm, self._is_kept_back = None, False
         self._store(Confirm(held.incarnation, held.first, self._confirmed_to, held.kept))
 
     def _store_batch(self, body: _Batch) -> None:

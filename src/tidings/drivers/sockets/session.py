@@ -30,7 +30,8 @@ MAX_REASON_CHARACTERS = 1000
 BACKLOG_BYTES = 256 * 1024
 """`drained` waits while more than this is unsent."""
 LATE_SECONDS = 0.005
-"""How long a confirmation that nobody waits for may wait for company."""
+"""How long a confirmation that nobody waits for is kept back, so that others join it, and how long it then waits for
+company."""
 STALL_SECONDS = 10.0
 """A session that may drop nothing ends when too much waits and its peer has read nothing for this long."""
 
@@ -204,7 +205,10 @@ class SocketSession:
 
     def _flush_late(self) -> None:
         self._late_flush = None
-        self.flush()
+        if self.outbox.release():
+            self._schedule_late_flush()
+        else:
+            self.flush()
 
     async def drained(self, below_bytes: int = BACKLOG_BYTES) -> None:
         """Wait until no more than that is unsent, or the session has ended."""
