@@ -15,7 +15,7 @@ from tidings.core.client.reliable_session import ReliableSession
 from tidings.core.events.subscription import Interest
 from tidings.core.messages import Message
 from tidings.core.overlay.guaranteed.delivery import Delivery
-from tidings.core.overlay.guaranteed.hops import Outgoing
+from tidings.core.overlay.guaranteed.hops import _Outgoing
 from tidings.core.overlay.guaranteed.messages import Forward, Record
 from tidings.core.overlay.guaranteed.queued import Flow, Hop, LocalClient, Queued
 from tidings.core.overlay.guaranteed.regions import Region
@@ -149,14 +149,14 @@ def flush_newest_first(patch: pytest.MonkeyPatch) -> None:
         with pytest.MonkeyPatch.context() as inner:
             serials = itertools.count(10**9, -1)
             inner.setattr(
-                Outgoing, "hand_over", lambda outgoing, queued: _hand_over(outgoing, queued, next(serials))
+                _Outgoing, "hand_over", lambda outgoing, queued: _hand_over(outgoing, queued, next(serials))
             )
             ready(self, peer)
 
     patch.setattr(Delivery, "ready", backwards)
 
 
-def _hand_over(outgoing: Outgoing, queued: Queued, turn: int) -> None:
+def _hand_over(outgoing: _Outgoing, queued: Queued, turn: int) -> None:
     outgoing.handed_over[turn] = queued
     heapq.heappush(outgoing.turns, turn)
 

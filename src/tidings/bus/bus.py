@@ -29,7 +29,13 @@ from tidings.core.events.event import EventId, no_event
 from tidings.core.events.payload import Payload
 from tidings.core.events.run import Stretch
 from tidings.core.events.subscription import Subscription
-from tidings.core.facts import NobodySubscribed, NotificationsDropped, PublicationSent, StatusReceived
+from tidings.core.facts import (
+    Delivered,
+    NobodySubscribed,
+    NotificationsDropped,
+    PublicationSent,
+    StatusReceived,
+)
 from tidings.core.filters.language.predicates import Scalar
 from tidings.core.ordering.subscriber import MAX_BUFFERED, Patience
 from tidings.core.overlay.guaranteed.archive_fence import NEEDS_ARCHIVE
@@ -428,7 +434,7 @@ class Bus(ApplicationHost):
     # --- Facts from the session
 
     def on_fact(self, fact: object) -> None:
-        if not self._shares.on_fact(fact):
+        if fact.__class__ is Delivered or not self._shares.on_fact(fact):
             self._application.on_fact(fact)
 
     def _on_other_fact(self, fact: object) -> None:

@@ -293,19 +293,17 @@ class ApplicationHost(EventService):
     # --- Facts from the client
 
     def _on_application_fact(self, fact: object) -> None:
+        if isinstance(fact, Delivered):  # the common case
+            if isinstance(fact.stretch, Run):
+                self._on_run(fact.stretch, fact)
+            else:
+                self._on_publication(fact.stretch, fact)
+            return
         handle = _HANDLERS.get(fact.__class__)
         if handle is None:
             self._on_other_fact(fact)
         else:
             handle(self, fact)
-
-    def _on_delivered(self, fact: Delivered) -> None:
-        stretch = fact.stretch
-        if stretch.__class__ is Publication:
-            self._on_publication(stretch, fact)
-        else:
-            assert isinstance(stretch, Run)
-            self._on_run(stretch, fact)
 
     def _on_confirmed(self, fact: PublicationConfirmed) -> None:
         self.ledger.settle(fact.first, fact.last)
@@ -373,8 +371,7 @@ class ApplicationHost(EventService):
             event.__dict__["out_of_order"] = True
         if fact.recovered_by:
             event.__dict__["recovered_by"] = fact.recovered_by
-        places = self._places(publication, fact.stamp)
-        if places is not None:
+        if fact.stamp is not None and (places := self._places(publication, fact.stamp)) is not None:
             event.__dict__["places"] = places
         self._show(shown, event, publication, ticket)
 
@@ -492,7 +489,6 @@ class ApplicationHost(EventService):
 
 
 _HANDLERS: dict[type, Callable[[ApplicationHost, Any], None]] = {
-    Delivered: ApplicationHost._on_delivered,
     PublicationConfirmed: ApplicationHost._on_confirmed,
     PublicationFailed: ApplicationHost._on_publication_failed,
     SubscriptionAccepted: ApplicationHost._on_accepted,

@@ -71,7 +71,9 @@ class AsyncPort:
         return partial(self.send, to)
 
     def set_timer(self, name: TimerName, at: int) -> None:
-        self.cancel_timer(name)
+        handle = self._timers.pop(name, None)
+        if handle is not None:
+            handle.cancel()
         self._arm(name, at)
 
     def cancel_timer(self, name: TimerName) -> None:

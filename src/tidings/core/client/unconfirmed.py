@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from tidings.core.client.arrivals import merged
 from tidings.core.events.run import Run, Stretch
 from tidings.core.overlay.guaranteed.messages import Stamped
 from tidings.core.structures.range_map import Piece, RangeMap
@@ -108,7 +109,7 @@ class Unconfirmed:
         self._kept_count -= sum(high - low + 1 for low, high, _ in kept_before)
         if kept:
             self._keep([*confirmed, *((low, high, known.stamped) for low, high, known in kept_before)])
-        return [(low, high) for low, high, _ in confirmed]
+        return list(merged((low, high) for low, high, _ in confirmed))
 
     def _keep(self, pieces: list[Piece[Stamped]]) -> None:
         for low, high, stamped in pieces:

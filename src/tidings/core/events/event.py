@@ -522,11 +522,12 @@ def decode_publication(raw: Raw | bytes) -> Publication:
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise WireError(f"not an event: {error}") from None
     publication.raw = raw
-    publication.size_bytes = len(memoryview(raw))
-    # A longer array would have set the fields that must not come from outside.
-    publication.decoded = publication.selection = publication.selection_token = None
-    publication.bared = None
-    publication.text_id = ""
+    view = memoryview(raw)
+    publication.size_bytes = len(view)
+    if view[0] != EVENT_ITEMS:  # a longer array may have set the fields that must not come from outside
+        publication.decoded = publication.selection = publication.selection_token = None
+        publication.bared = None
+        publication.text_id = ""
     return publication
 
 

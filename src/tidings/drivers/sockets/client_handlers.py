@@ -91,20 +91,32 @@ def unkept_handlers(
 def stamped_handlers(session: SocketSession, receive: Handler) -> Handlers:
     """Return the handlers for what clients of a guaranteed network send."""
 
+    holds_shares = False
+
     def take(message: Stamped) -> None:
         stretch = message.stretch
         if isinstance(stretch, Run):
             for sound in _sound_stretches(session, stretch):
                 receive(message if sound is stretch else Stamped(message.generation, message.stamp, sound))
         elif (payload := _checked(session, stretch)) is not None:
-            if payload.__class__ is TypedPayload and payload.reply_to:
+            if (
+                payload.__class__ is TypedPayload
+                and payload.request
+                and (payload.reply_to or not holds_shares)
+            ):
                 session.outbox.confirm_late(stretch.sequence)  # it is the answer that somebody waits for
             receive(message)
 
+    def attach_share(message: ShareAttach) -> None:
+        nonlocal holds_shares
+        holds_shares = True  # whoever answers its events acknowledges them once the answers are confirmed
+        receive(message)
+
+    taken: Handlers = {Stamped: take, ShareAttach: attach_share}
     sent = (SubscribeAfterHistory, Attach, StampTaken, Notified, KeepBookmark, Drain)
-    of_shares = (ShareAttach, ShareDone, ShareBack, ShareLeave, ShareEnd, ShareAsideRequest, ShareListRequest)
+    of_shares = (ShareDone, ShareBack, ShareLeave, ShareEnd, ShareAsideRequest, ShareListRequest)
     by_number = (ShareReach, ShareRead)
-    return {Stamped: take} | dict.fromkeys((*sent, *of_shares, *by_number), receive)
+    return taken | dict.fromkeys((*sent, *of_shares, *by_number), receive)
 
 
 def refuse_other(session: SocketSession) -> Handler:

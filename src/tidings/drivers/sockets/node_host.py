@@ -69,7 +69,6 @@ class NodeHost:
         self.port = AsyncPort(name, on_timer=self._on_timer, emit=owner.on_fact, seed=seed)
         self.keeper = LinkKeeper(owner.dial, owner.standing, self.port.random, self._on_link_failure)
         self.turns = Turns(self._on_failure)
-        self.persist = self.turns.persist
         self.sessions: dict[SocketSession, None] = {}
         self.black_holes = BlackHoles()
         self.complain = Complaints(name)
@@ -158,6 +157,9 @@ class NodeHost:
     def on_ended(self, session: SocketSession, end: End) -> None:
         self.sessions.pop(session, None)
         self._owner.on_ended(session, end)
+
+    def persist(self) -> bool:
+        return self.turns.persist()
 
     # --- The protocol
 

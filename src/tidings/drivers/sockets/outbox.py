@@ -166,13 +166,14 @@ class Outbox:
             self._add_to_new_batch(publication, shared, first)
 
     def _add_other(self, message: Message) -> None:
-        if isinstance(message, Confirm):
-            self._add_confirm(message)
-        elif isinstance(message, Passed):
-            self._add_passed(message)
+        kind = message.__class__
+        if kind is Confirm:
+            self._add_confirm(message)  # type: ignore[arg-type]
+        elif kind is Passed:
+            self._add_passed(message)  # type: ignore[arg-type]
         else:
             self._close_all()
-            self._store(_body(message))
+            self._store(_body(message) if kind is Carried or kind is Relayed else message)
             if isinstance(message, Carried):
                 self.sent_events += message.count
             self._begin_turn()

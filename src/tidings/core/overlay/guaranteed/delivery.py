@@ -305,7 +305,8 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         reasons: list[WireError] = []
         refused: list[int] = []
         taken = fresh - 1
-        for part, route in self._log.routes(_from(stretch, fresh), own.label, reasons.append):
+        fresh_ones = stretch if fresh == stretch.first else _from(stretch, fresh)
+        for part, route in self._log.routes(fresh_ones, own.label, reasons.append):
             refused += range(taken + 1, part.first)
             carried = Forward(own.name, own.label, generation, stamp, (), part)
             self._take(verdict, carried, part, route, (hop, part.first))
@@ -463,7 +464,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         if isinstance(message, ForwardGap):
             return Missed(subscriptions, message.source, message.incarnation, message.first, message.last)
         stretch = message.stretch
-        if self._local.only_headers(client, subscriptions):
+        if self._local.headers and self._local.only_headers(client, subscriptions):
             stretch = stripped(stretch)
         return Notify(subscriptions, stretch)
 

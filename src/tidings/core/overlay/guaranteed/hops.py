@@ -19,7 +19,7 @@ MAX_WAITING_PER_SENDER = 1_024
 """While more of a sender's publications wait here, not parked, further ones are not reported to it as taken."""
 
 
-class Outgoing:
+class _Outgoing:
     """What is in flight over one session, or to one client. 0 <= taken <= count."""
 
     __slots__ = ("count", "handed_over", "sent", "taken", "turns")
@@ -47,11 +47,11 @@ class Hops:
     def __init__(self, queue: Queue, window: int) -> None:
         self._queue = queue
         self._window = window
-        self.outgoing: dict[Hop, Outgoing] = {}
+        self.outgoing: dict[Hop, _Outgoing] = {}
         """Those that are connected."""
 
-    def open(self, hop: Hop) -> Outgoing:
-        return self.outgoing.setdefault(hop, Outgoing())
+    def open(self, hop: Hop) -> _Outgoing:
+        return self.outgoing.setdefault(hop, _Outgoing())
 
     def close(self, hop: Hop) -> None:
         """The connection broke: its numbers are void."""
@@ -178,7 +178,7 @@ class Hops:
                     done.append(queued)
         return done
 
-    def _exactly(self, outgoing: Outgoing, hop: Hop, first: int, last: int) -> list[Queued]:
+    def _exactly(self, outgoing: _Outgoing, hop: Hop, first: int, last: int) -> list[Queued]:
         """Return the hop's entries of these numbers, splitting those at the ends."""
         found: list[Queued] = []
         for low, high, queued in outgoing.sent.overlapping(first, last):
@@ -190,7 +190,7 @@ class Hops:
             found.append(queued)
         return found
 
-    def _take_exactly(self, outgoing: Outgoing, hop: Hop, first: int, last: int) -> list[Queued]:
+    def _take_exactly(self, outgoing: _Outgoing, hop: Hop, first: int, last: int) -> list[Queued]:
         """Like `_exactly`, but also remove them from the hop."""
         found = self._exactly(outgoing, hop, first, last)
         outgoing.sent.take(first, last)
@@ -217,9 +217,11 @@ class Hops:
 class _Incoming:
     """What arrives over one session, or from one client. 0 <= taken <= count."""
 
-    __slots__ = ("count", "taken", "waiting")
+    __slots__ = ("count", "taken", "waiting", "window")
 
-    def __init__(self) -> None:
+    def __init__(self, window: int | None) -> None:
+        self.window = window
+        """The window of a client; None for a broker, which has said its own."""
         self.count = 0
         self.taken = 0
         """The count last reported to the sender."""
@@ -241,10 +243,12 @@ class Senders:
         """Count publications that just arrived from there, and return the number of the first."""
         incoming = self._incoming.get(sender)
         if incoming is None:
-            incoming = self._incoming[sender] = _Incoming()
+            window = self._window if isinstance(sender, LocalClient) else None
+            incoming = self._incoming[sender] = _Incoming(window)
         first = incoming.count + 1
         incoming.count += count
-        self._tell(sender, incoming)
+        if incoming.window is None or 2 * (incoming.count - incoming.taken) >= incoming.window:
+            self._tell(sender, incoming)
         return first
 
     def forget(self, sender: Hop) -> None:
@@ -252,30 +256,29 @@ class Senders:
 
     def wait(self, queued: Queued) -> None:
         """The entry begins to hold up its first sender."""
-        incoming = self._first(queued)
+        senders = queued.senders
+        incoming = self._incoming.get(senders[0][0]) if senders else None
         if incoming is not None:
             incoming.waiting += queued.count
 
     def go_on(self, queued: Queued) -> None:
         """The entry holds up nobody any more."""
-        incoming = self._first(queued)
+        senders = queued.senders
+        incoming = self._incoming.get(senders[0][0]) if senders else None
         if incoming is not None:
             before, incoming.waiting = incoming.waiting, max(incoming.waiting - queued.count, 0)
             if before > MAX_WAITING_PER_SENDER:  # otherwise the sender has been told already
-                self._tell(queued.senders[0][0], incoming)
+                self._tell(senders[0][0], incoming)
 
     def waiting(self, queued: Queued) -> int:
         """Return how many publications of the entry's first sender wait here."""
-        incoming = self._first(queued)
+        incoming = self._incoming.get(queued.senders[0][0]) if queued.senders else None
         return 0 if incoming is None else incoming.waiting
-
-    def _first(self, queued: Queued) -> _Incoming | None:
-        return self._incoming.get(queued.senders[0][0]) if queued.senders else None
 
     def _tell(self, sender: Hop, incoming: _Incoming) -> None:
         if incoming.waiting > MAX_WAITING_PER_SENDER:
             return
-        window = self._window if isinstance(sender, LocalClient) else self._window_of(sender)
+        window = self._window_of(name_of(sender)) if incoming.window is None else incoming.window
         if 2 * (incoming.count - incoming.taken) >= window:
             incoming.taken = incoming.count
             self._port.send(name_of(sender), Taken(incoming.count))
