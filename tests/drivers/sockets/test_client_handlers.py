@@ -12,7 +12,7 @@ from tidings.core.messages import Message
 from tidings.core.overlay.guaranteed.messages import Stamped
 from tidings.core.overlay.guaranteed.share_messages import ShareAttach
 from tidings.drivers.sockets.client_handlers import Handlers, stamped_handlers, unkept_handlers
-from tidings.drivers.sockets.session import SocketSession
+from tidings.drivers.sockets.session import Handler, SocketSession
 
 PLAIN, REQUEST, ANSWER = 1, 2, 3
 
@@ -26,6 +26,9 @@ class Session:
 
     def confirm_late(self, sequence: int) -> None:
         self.late.append(sequence)
+
+    def postponing(self, handle: Handler) -> Handler:
+        return handle
 
 
 def publications() -> list[Publication]:

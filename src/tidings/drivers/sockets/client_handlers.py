@@ -112,8 +112,12 @@ def stamped_handlers(session: SocketSession, receive: Handler) -> Handlers:
         holds_shares = True  # whoever answers its events acknowledges them once the answers are confirmed
         receive(message)
 
-    taken: Handlers = {Stamped: take, ShareAttach: attach_share}
-    sent = (SubscribeAfterHistory, Attach, StampTaken, Notified, KeepBookmark, Drain)
+    taken: Handlers = {
+        Stamped: take,
+        Notified: session.postponing(receive),
+        ShareAttach: attach_share,
+    }
+    sent = (SubscribeAfterHistory, Attach, StampTaken, KeepBookmark, Drain)
     of_shares = (ShareDone, ShareBack, ShareLeave, ShareEnd, ShareAsideRequest, ShareListRequest)
     by_number = (ShareReach, ShareRead)
     return taken | dict.fromkeys((*sent, *of_shares, *by_number), receive)

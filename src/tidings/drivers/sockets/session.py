@@ -114,6 +114,10 @@ class SocketSession:
         self._late_flush: asyncio.TimerHandle | None = None
         self.send: Callable[[Message], None] = outbox.add
         """Queues a message, which leaves at the end of this turn of the loop. It is the outbox's method, for speed."""
+        self._took_events = False
+        """What was read together brought events."""
+        self._postponed: list[tuple[Handler, Message]] = []
+        """What came with events and is handled once these have left."""
         self._waiters: list[asyncio.Future[None]] = []
         self._stall_timer: asyncio.TimerHandle | None = None
         self._handshake_timer = loop.call_later(HANDSHAKE_SECONDS, self._on_handshake_timeout)
@@ -166,13 +170,38 @@ class SocketSession:
     # --- Receiving
 
     def take_body(self, body: bytes | memoryview) -> None:
+        if self._postponed:
+            self._catch_up()
         try:
             messages = decode(body)
             carries_events = messages[0].__class__ in EVENT_KINDS  # then so do all others in the body
             for message in messages:
                 if carries_events:
+                    self._took_events = True
                     self.received_events += message.count  # type: ignore[union-attr]
                 self._handlers.get(message.__class__, self._other)(message)
+        except WireError as error:
+            self.fail(error)
+
+    def postponing(self, handle: Handler) -> Handler:
+        """Return a handler for messages that nobody waits for: what came together with events is handled after these
+        have left, but before anything else of this session."""
+
+        def postpone(message: Message) -> None:
+            if self._took_events:
+                self._postponed.append((handle, message))
+                self._loop.call_soon(self._catch_up)
+            else:
+                handle(message)
+
+        return postpone
+
+    def _catch_up(self) -> None:
+        postponed, self._postponed = self._postponed, []
+        try:
+            for handle, message in postponed:
+                if self.state is not SessionState.ENDED:
+                    handle(message)
         except WireError as error:
             self.fail(error)
 
@@ -278,6 +307,8 @@ class SocketSession:
 
     def end(self, end: End) -> None:
         """End the session; the connection closes in its own time."""
+        if self._postponed:
+            self._catch_up()
         if self.state is SessionState.ENDED:
             return
         self.state = SessionState.ENDED

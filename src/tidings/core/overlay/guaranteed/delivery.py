@@ -227,15 +227,20 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         """The client has room for notifications after the first `granted`, and is done with these. Return False, and
         change nothing, if it was never sent so many."""
         hop = LocalClient(client)
+        outgoing = self.hops.outgoing.get(hop)
+        if outgoing is None:
+            return True
         last = granted
         for _, end in done:
             last = end if end > last else last
-        if last and not self.hops.knows(hop, last):
+        if last > outgoing.count:
             return False
-        self.hops.taken(hop, granted)
+        if granted > outgoing.taken:
+            outgoing.taken = granted
         for queued in self.hops.passed(hop, done):
             self._finish(queued)
-        self._pump(hop)
+        if outgoing.turns:
+            self._pump(hop)
         return True
 
     def _pump(self, hop: Hop) -> None:
