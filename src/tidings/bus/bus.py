@@ -199,6 +199,10 @@ class Bus(ApplicationHost):
     def _is_open(self) -> bool:
         return self._open
 
+    def _check_open(self) -> None:
+        if not self._open:
+            super()._check_open()
+
     # --- Publishing
 
     async def publish(

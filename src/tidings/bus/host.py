@@ -373,7 +373,11 @@ class ApplicationHost(EventService):
             event.__dict__["recovered_by"] = fact.recovered_by
         if fact.stamp is not None and (places := self._places(publication, fact.stamp)) is not None:
             event.__dict__["places"] = places
-        self._show(shown, event, publication, ticket)
+        if isinstance(shown.notify, stream.Stream):
+            shown.owes(ticket, publication)
+            shown.notify.push(event)
+        else:
+            self._show(shown, event, publication, ticket)
 
     def _show(self, shown: _Shown, event: Event, carrier: Stretch, ticket: Taking) -> None:
         if not isinstance(shown.notify, stream.Stream):

@@ -249,6 +249,8 @@ class PendingRequests:
             return event
         finally:
             del self._pending[name]
+            if request.receipt is not None:
+                request.receipt.on_settled = None  # the two would keep each other alive
 
     def _trust(self, topic: str, now: float) -> None:
         """Somebody answers there, so that the next requests need not ask at once whether anybody does."""

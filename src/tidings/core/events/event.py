@@ -348,8 +348,9 @@ class TypedEvent(Event, array_like=True, dict=True):
         """Make this an Event."""
         item = self.payload
         self.__class__ = Event  # type: ignore[assignment]
-        if item.__class__ is TypedPayload:
-            give_payload(self, item)
+        if isinstance(item, TypedPayload):
+            self.payload = item.data
+            self.__dict__["typed"] = item
 
 
 def give_payload(event: Event, item: PayloadItem) -> None:

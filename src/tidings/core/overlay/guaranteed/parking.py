@@ -74,7 +74,9 @@ class Parking:
             self._sweep_by(now + SWEEP_NS)
         if self._queue.parked_count and self._is_stuck(queued, now):
             self._sweep_soon(now, SOON_NS)
-        elif queued.local and self._is_waited_for(queued):
+        elif self._sweep_all and self._sweep_at is not None and self._sweep_at <= now + PROMPT_NS:
+            pass  # it will be looked at in time
+        elif self._is_waited_for(queued):
             self._sweep_soon(now, PROMPT_NS)
 
     def finished(self, queued: Queued) -> None:
