@@ -147,9 +147,9 @@ def some_course_fails(seeds: range = range(20)) -> bool:
 
 def test_an_answer_for_somebody_else_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def take_any(self: PendingRequests, event: Event) -> None:
-        for waiting, _ in self._pending.values():
-            if not waiting.done():
-                waiting.set_result(event)
+        for waiting in self._pending.values():
+            if not waiting.answer.done():
+                waiting.answer.set_result(event)
                 return
 
     assert not some_course_fails()

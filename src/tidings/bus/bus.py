@@ -28,7 +28,13 @@ from tidings.core.events.event import EventId, no_event
 from tidings.core.events.payload import Payload
 from tidings.core.events.run import Stretch
 from tidings.core.events.subscription import Subscription
-from tidings.core.facts import NobodySubscribed, NotificationsDropped, PublicationSent, StatusReceived
+from tidings.core.facts import (
+    Delivered,
+    NobodySubscribed,
+    NotificationsDropped,
+    PublicationSent,
+    StatusReceived,
+)
 from tidings.core.filters.language.predicates import Scalar
 from tidings.core.ordering.subscriber import MAX_BUFFERED, Patience
 from tidings.core.overlay.guaranteed.archive_fence import NEEDS_ARCHIVE
@@ -196,13 +202,14 @@ class Bus(ApplicationHost):
         return self._open
 
     def _check_open(self) -> None:
-        super()._check_open()
+        if not self._open:
+            super()._check_open()
         if self._ended:
             raise ConnectionFailed(self._ended)
 
     def _check_may_publish(self) -> None:
         """Publications wait for a connection that will not come. Without a guarantee they fail by themselves."""
-        if self.lossless or not self._open:
+        if not self._open or (self._ended and self.lossless):
             self._check_open()
 
     # --- Publishing
@@ -217,22 +224,41 @@ class Bus(ApplicationHost):
         wait: bool = True,
     ) -> Any:
         self._check_may_publish()
-        await self._wait_for_room()
-        self._check_may_publish()
+        if self._is_full:
+            await self._wait_for_room()
+            self._check_may_publish()
         if expires is not None:
             payload = expiring(payload, expires, self.now)
-        sequence = self._publish(topic, attributes or {}, payload)
-        receipt = Receipt(EventId(*self._session.identity, sequence))
-        self.ledger.add(sequence, sequence, receipt)
+        receipt, full = self._publish(topic, attributes or {}, payload)
+        self.flush_soon(full=full)
         return await receipt if wait else receipt
 
-    def _publish(self, topic: str, attributes: Mapping[str, Scalar], payload: Payload) -> int:
-        session, now = self._session, self.connection.now
-        if self._order is not None:
-            return self._application.publish(topic, attributes, payload, now)
-        full = session.add(topic, attributes, payload, now)
-        self.flush_soon(full=full)
-        return session.next_sequence - 1
+    def publish_now(
+        self, topic: str, attributes: Mapping[str, Scalar], payload: Payload, *, alone: bool
+    ) -> Receipt | None:
+        self._check_may_publish()
+        if self._is_full:
+            return None
+        receipt, full = self._publish(topic, attributes, payload)
+        if alone:
+            self._flush()
+        else:
+            self.flush_soon(full=full)
+        return receipt
+
+    def _publish(
+        self, topic: str, attributes: Mapping[str, Scalar], payload: Payload
+    ) -> tuple[Receipt, bool]:
+        """Publish, and return the receipt and whether a run is full; nothing has been sent."""
+        session, now, full = self._session, self.connection.now, False
+        if self._order is None:
+            sequence = session.next_sequence
+            full = session.add(topic, attributes, payload, now)
+        else:
+            sequence = self._application.publish(topic, attributes, payload, now)
+        receipt = Receipt(EventId(*session.identity, sequence))
+        self.ledger.add(sequence, sequence, receipt)
+        return receipt, full
 
     def reserve(self) -> EventId:
         self._check_may_publish()
@@ -421,7 +447,7 @@ class Bus(ApplicationHost):
     # --- Facts from the session
 
     def on_fact(self, fact: object) -> None:
-        if not self._shares.on_fact(fact):
+        if fact.__class__ is Delivered or not self._shares.on_fact(fact):
             self._application.on_fact(fact)
 
     def _on_other_fact(self, fact: object) -> None:

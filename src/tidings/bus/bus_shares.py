@@ -212,33 +212,36 @@ class BusShares:
 
     def on_fact(self, fact: object) -> bool:
         """Handle a fact of the client's part; return False if it is none."""
-        match fact:
-            case ShareDelivered():
-                self._deliver(fact)
-            case ShareAttached(subscription=name, uncovered=uncovered):
-                self.uncovered[name] = uncovered
-                self._answer(("attach", name), "")
-            case ShareFinished(subscription=name, done=done, refused=refused, reason=reason):
-                stream = self._streams.get(name)
-                if isinstance(stream, DurableStream):
-                    stream.finished(done, refused, reason)
-            case ShareDropped(subscription=name, numbers=numbers, reason=reason):
-                stream = self._streams.get(name)
-                if isinstance(stream, DurableStream):
-                    stream.drop_held(numbers, reason)
-            case ShareDetached(subscription=name, reason=reason):
-                self._on_detached(name, reason)
-            case ShareAsideShown(name=name):
-                self._aside[name] = fact
-                self._answer(("aside", name), fact.reason)
-            case SharesListed():
-                self._page = fact
-                self._answer(("list", ""), "")
-            case ShareCancelled(name=name, reason=reason):
-                self._answer(("cancel", name), reason)
-            case _:
-                return False
+        handle = _HANDLERS.get(fact.__class__)
+        if handle is None:
+            return False
+        handle(self, fact)
         return True
+
+    def _on_attached(self, fact: ShareAttached) -> None:
+        self.uncovered[fact.subscription] = fact.uncovered
+        self._answer(("attach", fact.subscription), "")
+
+    def _on_finished(self, fact: ShareFinished) -> None:
+        stream = self._streams.get(fact.subscription)
+        if isinstance(stream, DurableStream):
+            stream.finished(fact.done, fact.refused, fact.reason)
+
+    def _on_dropped(self, fact: ShareDropped) -> None:
+        stream = self._streams.get(fact.subscription)
+        if isinstance(stream, DurableStream):
+            stream.drop_held(fact.numbers, fact.reason)
+
+    def _on_aside(self, fact: ShareAsideShown) -> None:
+        self._aside[fact.name] = fact
+        self._answer(("aside", fact.name), fact.reason)
+
+    def _on_listed(self, fact: SharesListed) -> None:
+        self._page = fact
+        self._answer(("list", ""), "")
+
+    def _on_cancelled(self, fact: ShareCancelled) -> None:
+        self._answer(("cancel", fact.name), fact.reason)
 
     def _deliver(self, fact: ShareDelivered) -> None:
         stream = self._streams.get(fact.subscription)
@@ -253,13 +256,27 @@ class BusShares:
                 fact.stretch, fact.first, fact.attempt, before=before, out_of_order=late, places=places
             )
 
-    def _on_detached(self, name: str, reason: str) -> None:
+    def _on_detached(self, fact: ShareDetached) -> None:
+        name, reason = fact.subscription, fact.reason
         self.uncovered.pop(name, None)
         if self._answer(("attach", name), reason) or self._answer(("leave", name), ""):
             return
         stream = self._streams.get(name)
         if isinstance(stream, DurableStream):
             stream.detached(reason)
+
+
+_HANDLERS: dict[type, Callable[[BusShares, Any], None]] = {
+    ShareDelivered: BusShares._deliver,
+    ShareAttached: BusShares._on_attached,
+    ShareFinished: BusShares._on_finished,
+    ShareDropped: BusShares._on_dropped,
+    ShareDetached: BusShares._on_detached,
+    ShareAsideShown: BusShares._on_aside,
+    SharesListed: BusShares._on_listed,
+    ShareCancelled: BusShares._on_cancelled,
+}
+"""Class of fact -> handler. A table, because every fact of the client is looked up here first."""
 
 
 def _without_guarantee(durability: Durability) -> Durability:

@@ -148,10 +148,15 @@ class ApplicationHost(EventService):
     # --- Publications
 
     async def _wait_for_room(self) -> None:
-        while self.ledger.under_way >= MAX_UNCONFIRMED:
+        while self._is_full:
             if self._room is None:
                 self._room = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._room)
+
+    @property
+    def _is_full(self) -> bool:
+        """True while publications must wait for room."""
+        return self.ledger.under_way >= MAX_UNCONFIRMED
 
     def _room_left(self) -> int:
         return max(MAX_UNCONFIRMED - self.ledger.under_way, 1)
@@ -288,46 +293,62 @@ class ApplicationHost(EventService):
     # --- Facts from the client
 
     def _on_application_fact(self, fact: object) -> None:
-        match fact:
-            case Delivered(stretch=Run() as run):
-                self._on_run(run, fact)
-            case Delivered(stretch=Publication() as publication):
-                self._on_publication(publication, fact)
-            case PublicationConfirmed(first=first, last=last):
-                self.ledger.settle(first, last)
-                self._make_room()
-            case PublicationFailed(sequence=sequence, reason=reason, unordered=unordered):
-                error = OrderError(reason) if unordered else self._not_confirmed(sequence, reason)
-                self.ledger.settle(sequence, sequence, error)
-                self._make_room()
-            case SubscriptionAccepted(subscription=name):
-                self._progress(name, ())
-                self._answer(name, None)
-            case SubscriptionChanged(subscription=name):
-                self._answer(name, None)
-            case SubscriptionProgress(subscription=name, uncovered=uncovered):
-                self._progress(name, uncovered)
-                if name in self._shown and not self._shown[name].is_ordered:
-                    self._answer(name, None)
-            case SubscriptionFailed(subscription=name, reason=reason):
-                if not self._answer(name, SubscriptionRefused(reason)):
-                    log.error("subscription %s was refused after a reconnection: %s", name, reason)
-            case ChangeFailed(subscription=name, reason=reason):
-                self._answer(name, SubscriptionRefused(reason))
-            case SubscriptionBroken(subscription=name, reason=reason):
-                self._break(name, OrderError(reason))
-            case EventsGivenUp():
-                self._on_missed(fact)
-            case OrderGap():
-                self._on_order_gap(fact)
-            case SequencersRefused(reason=reason):
-                self._application.refuse_numbers(reason)
-            case Misbehaviour(peer=peer, what=what) if peer not in self._reported:
-                if len(self._reported) < MAX_REPORTED:
-                    self._reported.add(peer)
-                    log.warning("%s: %s (reported once)", peer, what)
-            case _:
-                self._on_other_fact(fact)
+        if isinstance(fact, Delivered):  # the common case
+            if isinstance(fact.stretch, Run):
+                self._on_run(fact.stretch, fact)
+            else:
+                self._on_publication(fact.stretch, fact)
+            return
+        handle = _HANDLERS.get(fact.__class__)
+        if handle is None:
+            self._on_other_fact(fact)
+        else:
+            handle(self, fact)
+
+    def _on_confirmed(self, fact: PublicationConfirmed) -> None:
+        self.ledger.settle(fact.first, fact.last)
+        if self._room is not None:
+            self._make_room()
+
+    def _on_publication_failed(self, fact: PublicationFailed) -> None:
+        sequence, reason = fact.sequence, fact.reason
+        error = OrderError(reason) if fact.unordered else self._not_confirmed(sequence, reason)
+        self.ledger.settle(sequence, sequence, error)
+        self._make_room()
+
+    def _on_accepted(self, fact: SubscriptionAccepted) -> None:
+        self._progress(fact.subscription, ())
+        self._answer(fact.subscription, None)
+
+    def _on_changed(self, fact: SubscriptionChanged) -> None:
+        self._answer(fact.subscription, None)
+
+    def _on_progress(self, fact: SubscriptionProgress) -> None:
+        name = fact.subscription
+        self._progress(name, fact.uncovered)
+        if name in self._shown and not self._shown[name].is_ordered:
+            self._answer(name, None)
+
+    def _on_failed(self, fact: SubscriptionFailed) -> None:
+        if not self._answer(fact.subscription, SubscriptionRefused(fact.reason)):
+            log.error("subscription %s was refused after a reconnection: %s", fact.subscription, fact.reason)
+
+    def _on_change_failed(self, fact: ChangeFailed) -> None:
+        self._answer(fact.subscription, SubscriptionRefused(fact.reason))
+
+    def _on_broken(self, fact: SubscriptionBroken) -> None:
+        self._break(fact.subscription, OrderError(fact.reason))
+
+    def _on_sequencers_refused(self, fact: SequencersRefused) -> None:
+        self._application.refuse_numbers(fact.reason)
+
+    def _on_misbehaviour(self, fact: Misbehaviour) -> None:
+        peer = fact.peer
+        if peer in self._reported:
+            self._on_other_fact(fact)
+        elif len(self._reported) < MAX_REPORTED:
+            self._reported.add(peer)
+            log.warning("%s: %s (reported once)", peer, fact.what)
 
     def _not_confirmed(self, sequence: int, reason: str) -> NotConfirmed:
         return NotConfirmed(f"publication {sequence}: {reason}")
@@ -350,10 +371,13 @@ class ApplicationHost(EventService):
             event.__dict__["out_of_order"] = True
         if fact.recovered_by:
             event.__dict__["recovered_by"] = fact.recovered_by
-        places = self._places(publication, fact.stamp)
-        if places is not None:
+        if fact.stamp is not None and (places := self._places(publication, fact.stamp)) is not None:
             event.__dict__["places"] = places
-        self._show(shown, event, publication, ticket)
+        if isinstance(shown.notify, stream.Stream):
+            shown.owes(ticket, publication)
+            shown.notify.push(event)
+        else:
+            self._show(shown, event, publication, ticket)
 
     def _show(self, shown: _Shown, event: Event, carrier: Stretch, ticket: Taking) -> None:
         if not isinstance(shown.notify, stream.Stream):
@@ -466,6 +490,23 @@ class ApplicationHost(EventService):
     def _check_open(self) -> None:
         if not self._is_open:
             raise ConnectionFailed("the bus is not open: use it inside 'async with'")
+
+
+_HANDLERS: dict[type, Callable[[ApplicationHost, Any], None]] = {
+    PublicationConfirmed: ApplicationHost._on_confirmed,
+    PublicationFailed: ApplicationHost._on_publication_failed,
+    SubscriptionAccepted: ApplicationHost._on_accepted,
+    SubscriptionChanged: ApplicationHost._on_changed,
+    SubscriptionProgress: ApplicationHost._on_progress,
+    SubscriptionFailed: ApplicationHost._on_failed,
+    ChangeFailed: ApplicationHost._on_change_failed,
+    SubscriptionBroken: ApplicationHost._on_broken,
+    EventsGivenUp: ApplicationHost._on_missed,
+    OrderGap: ApplicationHost._on_order_gap,
+    SequencersRefused: ApplicationHost._on_sequencers_refused,
+    Misbehaviour: ApplicationHost._on_misbehaviour,
+}
+"""Class of fact -> handler. A table, because each event makes several facts. The others are for the subclass."""
 
 
 def _publications(run: Run) -> list[Any]:

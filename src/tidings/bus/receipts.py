@@ -106,7 +106,10 @@ class PendingPublications:
     def settle(self, first: int, last: int, error: Exception | None = None) -> None:
         """Settle a range as confirmed or, with an error, as failed; sequences that are not pending are ignored."""
         spans = self._spans
-        start = end = bisect_left(spans, first, key=lambda span: span.last)
+        start = 0
+        if spans and first > spans[0].last:  # they are mostly settled in order
+            start = bisect_left(spans, first, key=lambda span: span.last)
+        end = start
         rest: list[_Span] = []
         while end < len(spans) and spans[end].first <= last:
             span = spans[end]

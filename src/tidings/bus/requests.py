@@ -12,6 +12,7 @@ import asyncio
 import secrets
 from collections.abc import Mapping
 from datetime import timedelta
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, cast
 from urllib.parse import quote
 
@@ -41,10 +42,11 @@ ASK_AFTER_S = 0.01
 """For a second after an answer, a request on its topic asks whether anybody is subscribed only if its own answer takes
 longer than this. So a request that is answered costs no question, and the others hear 'nobody' at once all the same."""
 MAX_TRUSTED = 1_000
+MAX_PASSED_BY = 1_000
+"""How many alarms of ended requests may wait in vain."""
+NEXT_S = 0.001
+"""An alarm is set at least this far ahead: event loops count in milliseconds."""
 NS_PER_S = 1_000_000_000
-
-
-_NOBODY_WAITS: tuple[None, str] = (None, "")
 
 
 class RequestReply:
@@ -128,9 +130,50 @@ class RequestReply:
     def flush(self) -> None:
         """Send what was published now, if the service would otherwise wait for the end of the turn."""
 
+    def publish_now(
+        self, topic: str, attributes: Mapping[str, Scalar], payload: Payload, *, alone: bool
+    ) -> Receipt | None:
+        """Publish a request or an answer; return None if it has to wait, for `publish` to do that.
+
+        `alone`: nothing follows in this turn, for whose end it need not wait.
+        """
+        return None
+
     def reply_name(self) -> str:
         """Return the name of this client, for the topic of its answers."""
         return secrets.token_hex(8)
+
+
+class _Pending:
+    """A request that waits for its answer."""
+
+    __slots__ = ("answer", "attributes", "deadline", "number", "receipt", "topic")
+
+    def __init__(
+        self,
+        number: int,
+        topic: str,
+        attributes: Mapping[str, Scalar],
+        answer: asyncio.Future[Event],
+        deadline: float,
+    ) -> None:
+        self.number = number
+        self.topic = topic
+        self.attributes = attributes
+        self.answer = answer
+        self.deadline = deadline
+        """On the event loop's clock."""
+        self.receipt: Receipt | None = None
+
+    def end(self, error: Exception) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+    def settled(self) -> None:
+        """Its publication is over; end it if that failed."""
+        assert self.receipt is not None
+        if self.receipt.first_error is not None:
+            self.end(self.receipt.first_error)
 
 
 class PendingRequests:
@@ -138,8 +181,8 @@ class PendingRequests:
 
     def __init__(self, service: EventService) -> None:
         self._service = service
-        self._pending: dict[str, tuple[asyncio.Future[Event], str]] = {}
-        """By the id of each request: its answer, and its topic."""
+        self._pending: dict[str, _Pending] = {}
+        """By the id of each request."""
         self._next_number = 0
         """Larger than any of an earlier life of this client, whose answers may still arrive."""
         self._reply_to = ""
@@ -147,6 +190,10 @@ class PendingRequests:
         self._subscribed = False
         self._trusted: dict[str, float] = {}
         """Topic -> until when somebody is believed to answer there, on the event loop's clock."""
+        self._alarms: list[tuple[float, str]] = []
+        """A heap: when to look at which request. One timer serves all, because most end before; it would cost much of a
+        request to set and cancel timers of its own."""
+        self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -154,13 +201,13 @@ class PendingRequests:
     async def ask(
         self, topic: str, attributes: Mapping[str, Scalar], payload: Payload, timeout_s: float
     ) -> Event:
-        check_topic(topic)
-        deadline = asyncio.get_running_loop().time() + timeout_s
+        began_at = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout_at(deadline):
-                if not self._subscribed:
+            if not self._subscribed:
+                check_topic(topic)
+                async with asyncio.timeout_at(began_at + timeout_s):
                     await self._subscribe()
-                return await self._ask(topic, attributes, payload, deadline)
+            return await self._ask(topic, attributes, payload, began_at + timeout_s)
         except TimeoutError:
             problem = f"no answer to the request on {topic} within {timeout_s:g} s"
             if not self._subscribed:
@@ -174,47 +221,80 @@ class PendingRequests:
             raise RequestFailed(f"{MAX_PENDING:,} requests of this client are waiting for an answer already")
         service, loop = self._service, asyncio.get_running_loop()
         number, self._next_number = self._next_number, self._next_number + 1
-        name, began_at = f"{number:x}", loop.time()
-        expires_at = service.now + int((deadline - began_at) * NS_PER_S)
+        name, now = f"{number:x}", loop.time()
+        expires_at = service.now + int((deadline - now) * NS_PER_S)
         typed = typed_payload(payload, expires_at=expires_at, reply_to=self._reply_to, request=name)
-        answer: asyncio.Future[Event] = loop.create_future()
-        self._pending[name] = answer, topic
-        question: asyncio.TimerHandle | None = None
+        request = self._pending[name] = _Pending(number, topic, attributes, loop.create_future(), deadline)
         try:
-            receipt = await service.publish(topic, attributes, typed, wait=False)
-            self._watch(name, receipt)
-            if service.asking_costs and began_at < self._trusted.get(topic, 0.0):
-                asked = (number, topic, attributes, receipt)
-                question = loop.call_later(ASK_AFTER_S, service.ask_for_responders, *asked)
+            asks_later = service.asking_costs and now < self._trusted.get(topic, 0.0)
+            alone = len(self._pending) == 1  # several travel together at the end of the turn
+            receipt = service.publish_now(topic, attributes, typed, alone=alone and asks_later)
+            waits = receipt is None or not asks_later
+            if receipt is None:
+                async with asyncio.timeout_at(deadline):
+                    receipt = await service.publish(topic, attributes, typed, wait=False)
+            request.receipt = receipt
+            receipt.on_settled = request.settled
+            if receipt.done:
+                request.settled()
+            if asks_later:
+                self._look_at(name, min(now + ASK_AFTER_S, deadline))
             else:
                 service.ask_for_responders(number, topic, attributes, receipt)
-            if len(self._pending) == 1:  # several travel together at the end of the turn
+                self._look_at(name, deadline)
+            if alone and waits:
                 service.flush()
-            event = await answer
+            event = await request.answer
             self._trust(topic, loop.time())
             return event
         finally:
-            if question is not None:
-                question.cancel()
             del self._pending[name]
-
-    def _watch(self, name: str, receipt: Receipt) -> None:
-        """End the request if it cannot be published."""
-
-        def settled() -> None:
-            if receipt.first_error is not None:
-                self._end(name, receipt.first_error)
-
-        if receipt.done:
-            settled()
-        else:
-            receipt.on_settled = settled
+            if request.receipt is not None:
+                request.receipt.on_settled = None  # the two would keep each other alive
 
     def _trust(self, topic: str, now: float) -> None:
         """Somebody answers there, so that the next requests need not ask at once whether anybody does."""
         if len(self._trusted) >= MAX_TRUSTED:
             self._trusted.clear()
         self._trusted[topic] = now + TRUST_S
+
+    # --- Alarms
+
+    def _look_at(self, name: str, when: float) -> None:
+        """Look at the request then, if it has not ended."""
+        heappush(self._alarms, (when, name))
+        if len(self._alarms) > 2 * len(self._pending) + MAX_PASSED_BY:
+            self._alarms = [alarm for alarm in self._alarms if alarm[1] in self._pending]
+            heapify(self._alarms)
+        if self._timer is None or when < self._timer.when():
+            self._set_timer(when)
+
+    def _set_timer(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(when, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        now, alarms = asyncio.get_running_loop().time(), self._alarms
+        while alarms:
+            when, name = alarms[0]
+            request = self._pending.get(name)
+            if request is not None and when > now:
+                self._set_timer(max(when, now + NEXT_S))
+                return
+            heappop(alarms)
+            if request is None:
+                continue
+            if when >= request.deadline:
+                request.end(TimeoutError())
+            elif request.receipt is not None:
+                self._service.ask_for_responders(
+                    request.number, request.topic, request.attributes, request.receipt
+                )
+                heappush(alarms, (request.deadline, name))
+
+    # --- The subscription to answers
 
     async def _subscribe(self) -> None:
         """Subscribe to the answers, once for all requests."""
@@ -237,30 +317,26 @@ class PendingRequests:
     # --- How a request ends
 
     def _on_answer(self, event: Event) -> None:
-        answer, _ = self._pending.get(event.request, _NOBODY_WAITS)
-        if answer is None or answer.done():
+        request = self._pending.get(event.request)
+        if request is None or request.answer.done():
             return  # late, a duplicate, or not for us
         if event.content_type == ERROR_TYPE:
-            answer.set_exception(RequestFailed(event.payload.decode(errors="replace")))
+            request.answer.set_exception(RequestFailed(event.payload.decode(errors="replace")))
         else:
-            answer.set_result(event)
+            request.answer.set_result(event)
 
     def nobody(self, number: int) -> None:
         """Nobody is subscribed to that request; called by the service."""
-        name = f"{number:x}"
-        _, topic = self._pending.get(name, _NOBODY_WAITS)
-        self._end(name, NoResponder(f"nobody is subscribed to {topic}, or not with the request's attributes"))
+        request = self._pending.get(f"{number:x}")
+        if request is not None:
+            problem = f"nobody is subscribed to {request.topic}, or not with the request's attributes"
+            request.end(NoResponder(problem))
 
     def fail(self, reason: str) -> None:
         """The service has closed; called by the service."""
         self._subscribed = False
-        for name in list(self._pending):
-            self._end(name, ConnectionFailed(reason))
-
-    def _end(self, name: str, error: Exception) -> None:
-        answer, _ = self._pending.get(name, _NOBODY_WAITS)
-        if answer is not None and not answer.done():
-            answer.set_exception(error)
+        for request in list(self._pending.values()):
+            request.end(ConnectionFailed(reason))
 
 
 def check_handler(handler: object) -> None:

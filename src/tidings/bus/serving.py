@@ -57,8 +57,12 @@ class RequestServer:
         self._concurrency = concurrency
         self._acknowledges = False
         """The network has requests answered again that were not."""
-        self._tasks: dict[asyncio.Task[None], bool] = {}
-        """One for each request in hand, and whether its handler is done."""
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        """One for each request in hand."""
+        self._answering: dict[int, asyncio.Task[None]] = {}
+        """Those whose handler is done."""
+        self._begun = 0
+        """Requests taken in hand so far; their tasks are numbered."""
         self._ended: asyncio.Future[None] | None = None
 
     async def wait(self) -> None:
@@ -85,14 +89,14 @@ class RequestServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._concurrency = 0
-        done = [task for task, is_done in self._tasks.items() if is_done]
-        for task, is_done in self._tasks.items():
-            if not is_done:
-                task.cancel()
-        _, late = await asyncio.wait(done, timeout=LEAVE_TIMEOUT_S) if done else ((), ())
+        answering = list(self._answering.values())
+        tasks = [task for number, task in self._tasks.items() if number not in self._answering]
+        for task in tasks:
+            task.cancel()
+        _, late = await asyncio.wait(answering, timeout=LEAVE_TIMEOUT_S) if answering else ((), ())
         for task in late:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, *late, return_exceptions=True)
         await self._stream.__aexit__(kind, error, trace)
         assert self._ended is not None
         if not self._ended.done():
@@ -109,39 +113,35 @@ class RequestServer:
         """Begin with the requests that wait, as many as may be in hand. A task each: the turn in which they arrive is
         the network's, and a handler may take long."""
         while len(self._tasks) < self._concurrency and (event := self._stream.take_next()) is not None:
-            task = asyncio.create_task(self._handle(event))
-            self._tasks[task] = False
-            task.add_done_callback(self._finished)
+            self._begun += 1
+            self._tasks[self._begun] = asyncio.create_task(self._handle(event, self._begun))
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        del self._tasks[task]
-        if not task.cancelled() and task.exception() is not None:
-            log.error("a request was not answered", exc_info=task.exception())
-        self._take_requests()
-
-    async def _handle(self, event: Event) -> None:
-        answer = await self._call(event)
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks[task] = True
-        receipt = await self._answer(event, answer)
-        if len(self._tasks) == 1:  # several answers travel together at the end of the turn
-            self._service.flush()
-        if self._acknowledges:
-            try:
-                if receipt is not None:
-                    await receipt
-                await event.ack()
-            except (*UNSENT, NotHeld) as error:  # the request comes again, here or at another member
-                log.info("the answer to request %s is not certain: %s", event.id, error)
-
-    async def _call(self, event: Event) -> Any:
-        """Return the handler's answer or, if it fails, the failure as a payload."""
+    async def _handle(self, event: Event, number: int) -> None:
         try:
-            answer = self._handler(event)
-            return await answer if isawaitable(answer) else answer
-        except Exception as error:
-            return _failure(error)
+            try:
+                answer = self._handler(event)
+                if isawaitable(answer):
+                    answer = await answer
+            except Exception as error:
+                answer = _failure(error)
+            self._answering[number] = self._tasks[number]
+            receipt = await self._answer(event, answer)
+            if self._acknowledges:
+                await self._acknowledge(event, receipt)
+        except Exception:
+            log.exception("a request was not answered")
+        finally:
+            del self._tasks[number]
+            self._answering.pop(number, None)
+            self._take_requests()
+
+    async def _acknowledge(self, event: Event, receipt: Receipt | None) -> None:
+        try:
+            if receipt is not None:
+                await receipt
+            await event.ack()
+        except (*UNSENT, NotHeld) as error:  # the request comes again, here or at another member
+            log.info("the answer to request %s is not certain: %s", event.id, error)
 
     async def _answer(self, event: Event, answer: Any) -> Receipt | None:
         """Publish the answer; return None if the request wants none or the answer cannot leave."""
@@ -149,10 +149,7 @@ class RequestServer:
             return None
         try:
             attributes, payload = _parts(answer)
-            typed = _typed(payload, event)
-            receipt = await self._service.publish(event.reply_to, attributes, typed, wait=False)
-            self._count(typed)
-            return receipt
+            return await self._publish(event, attributes, _typed(payload, event))
         except UNSENT as error:
             log.info("cannot answer request %s: %s", event.id, error)
             return None
@@ -160,20 +157,26 @@ class RequestServer:
             return await self._fail(event, error)
 
     async def _fail(self, event: Event, error: Exception) -> Receipt | None:
-        typed = _typed(_failure(error), event)
         try:
-            receipt = await self._service.publish(event.reply_to, {}, typed, wait=False)
+            return await self._publish(event, {}, _typed(_failure(error), event))
         except TidingsError as problem:
             log.info("cannot answer request %s: %s", event.id, problem)
             return None
-        self._count(typed)
-        return receipt
 
-    def _count(self, answer: TypedPayload) -> None:
+    async def _publish(self, event: Event, attributes: Mapping[str, Any], answer: TypedPayload) -> Receipt:
+        service, to = self._service, event.reply_to
+        alone = len(self._tasks) == 1  # several answers travel together at the end of the turn
+        receipt = service.publish_now(to, attributes, answer, alone=alone)
+        if receipt is None:
+            sent: Receipt = await service.publish(to, attributes, answer, wait=False)
+            receipt = sent
+            if alone:
+                service.flush()
         if answer.content_type == ERROR_TYPE:
             self.failed += 1
         else:
             self.answered += 1
+        return receipt
 
 
 def _failure(error: Exception) -> TypedPayload:

@@ -283,11 +283,11 @@ class Stream:
     def take_next(self) -> Event | None:
         """Return the next event if one waits; the ones taken before are done. If none is left, that is reported at
         once, and so leaves together with what the application publishes in this turn."""
-        if self._lossless:
+        if self._lossless and self._taken:
             self._finish()
         event = self._next()
         if event is None:
-            if self._lossless:
+            if self._lossless and self._taken:
                 self._finish()  # events that had expired are done with
             self._report()
         return event

@@ -102,6 +102,17 @@ class Node:
         if handler is not None:  # ignore messages of parts that this node does not run
             handler(sender, message)
 
+    def receiver(self, sender: str) -> Callable[[Message], None]:
+        """Return `receive` bound to that sender, for drivers whose sessions have one."""
+        handlers = self.handlers
+
+        def receive(message: Message) -> None:
+            handler = handlers.get(message.__class__)
+            if handler is not None:
+                handler(sender, message)
+
+        return receive
+
     def timer(self, name: TimerName) -> None:
         self._by_name[name[0]].on_timer(name)
 

@@ -16,7 +16,8 @@ from typing import Protocol
 from tidings.core.kernel import RandomSource, Send, TimerName
 from tidings.core.messages import Message
 
-NS_PER_SECOND = 1_000_000_000
+NS_PER_MS = 1_000_000
+MS_PER_SECOND = 1_000
 
 
 class Sink(Protocol):
@@ -70,7 +71,9 @@ class AsyncPort:
         return partial(self.send, to)
 
     def set_timer(self, name: TimerName, at: int) -> None:
-        self.cancel_timer(name)
+        handle = self._timers.pop(name, None)
+        if handle is not None:
+            handle.cancel()
         self._arm(name, at)
 
     def cancel_timer(self, name: TimerName) -> None:
@@ -85,8 +88,10 @@ class AsyncPort:
         self._timers.clear()
 
     def _arm(self, name: TimerName, at: int) -> None:
-        delay_seconds = max(0, at - self.now) / NS_PER_SECOND
-        self._timers[name] = asyncio.get_running_loop().call_later(delay_seconds, self._fire, name, at)
+        # Up to a whole millisecond, as event loops count: a timer that fired earlier would be set again and again.
+        delay_ms = max(0, -((self.now - at) // NS_PER_MS))
+        loop = asyncio.get_running_loop()
+        self._timers[name] = loop.call_later(delay_ms / MS_PER_SECOND, self._fire, name, at)
 
     def _fire(self, name: TimerName, at: int) -> None:
         if self.now < at:  # the loop rounds, and a protocol must not see its timer too early

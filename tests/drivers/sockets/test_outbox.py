@@ -19,6 +19,7 @@ from tidings.drivers.sockets.outbox import (
     BATCH_BYTES,
     DATAGRAM_EVENT_BYTES,
     DATAGRAM_MAX_BYTES,
+    MAX_UNHURRIED,
     SHARED_BYTES,
     DatagramOutbox,
     Outbox,
@@ -477,19 +478,53 @@ class Turns:
         self.late += 1
 
     def confirm(self, sequence: int, *, late: bool) -> None:
-        self.outbox.confirms_late = late
+        if late:
+            self.outbox.confirm_late(sequence)
         self.outbox.add(Confirm(3, sequence, sequence))
-        self.outbox.confirms_late = False
 
 
-def test_a_late_confirmation_waits_for_company() -> None:
+def test_a_late_confirmation_waits_for_others() -> None:
+    turns = Turns()
+    turns.confirm(1, late=True)
+    turns.outbox.add(Notify(SUBSCRIPTIONS[0], publication(7)))
+    assert [type(message) for message in messages_of(turns.outbox)] == [Notify]
+    turns.confirm(2, late=True)
+    assert (turns.soon, turns.late) == (1, 2)
+    assert turns.outbox.release()
+    assert not turns.outbox.release()
+    turns.outbox.add(Notify(SUBSCRIPTIONS[0], publication(8)))
+    assert turns.soon == 2
+    assert [type(message) for message in messages_of(turns.outbox)] == [Notify, Confirm]
+
+
+def test_a_late_confirmation_leaves_before_what_is_no_event() -> None:
     turns = Turns()
     turns.confirm(1, late=True)
     turns.confirm(2, late=True)
-    assert (turns.soon, turns.late > 0) == (0, True)
     turns.outbox.add(Ping(1))
     assert turns.soon == 1
     assert messages_of(turns.outbox) == [Confirm(3, 1, 2), Ping(1)]
+
+
+def test_one_that_is_confirmed_late_is_confirmed_at_once_the_second_time() -> None:
+    turns = Turns()
+    turns.outbox.confirm_late(1)
+    turns.outbox.add(Confirm(3, 1, 1, kept=True))
+    turns.outbox.add(Confirm(3, 1, 1))
+    assert (turns.soon, turns.late) == (1, 1)
+    assert messages_of(turns.outbox) == [Confirm(3, 1, 1, kept=True), Confirm(3, 1, 1)]
+
+
+def test_only_so_many_are_confirmed_late() -> None:
+    turns = Turns()
+    for sequence in range(1, MAX_UNHURRIED + 2):
+        turns.outbox.confirm_late(sequence)
+    for sequence in range(1, MAX_UNHURRIED + 1):
+        turns.outbox.add(Confirm(3, sequence, sequence))
+    assert turns.soon == 0
+    turns.outbox.add(Confirm(3, MAX_UNHURRIED + 1, MAX_UNHURRIED + 1))
+    assert turns.soon == 1
+    assert messages_of(turns.outbox) == [Confirm(3, 1, MAX_UNHURRIED + 1)]
 
 
 @pytest.mark.parametrize("second", [2, 9])
@@ -502,9 +537,11 @@ def test_a_confirmation_that_is_waited_for_takes_a_late_one_along(second: int) -
     assert messages_of(turns.outbox) == ranges
 
 
-def test_a_late_confirmation_needs_no_flush_of_its_own_in_a_turn() -> None:
+def test_a_late_confirmation_is_not_hurried_by_the_turn() -> None:
     turns = Turns()
     turns.outbox.add(Ping(1))
     turns.confirm(1, late=True)
-    assert (turns.soon, turns.late) == (1, 0)
-    assert messages_of(turns.outbox) == [Ping(1), Confirm(3, 1, 1)]
+    assert (turns.soon, turns.late) == (1, 1)
+    assert messages_of(turns.outbox) == [Ping(1)]
+    turns.outbox.release()
+    assert messages_of(turns.outbox) == [Confirm(3, 1, 1)]

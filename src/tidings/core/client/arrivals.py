@@ -52,7 +52,10 @@ class Arrivals:
         self._on_news()
 
     def finish(self, first: int, last: int) -> None:
-        self._settle(first, last)
+        if first == self._granted + 1 and self._settled is None:  # in order, as mostly
+            self._granted = last
+        else:
+            self._settle(first, last)
         self._done.append((first, last))
         self._on_news()
 
@@ -111,7 +114,10 @@ class Notice(Struct, eq=False):
 
     def ticket(self, table: dict[Source, Undone], source: Source, first: int, last: int) -> Ticket:
         """Return a ticket for a subscription's application, which holds these sequences."""
-        self.hold(first, last)
+        if self._holds:
+            self.hold(first, last)
+        else:
+            self._holds = ((first, last),)
         return Ticket(table, source, self, first, last)
 
     def _share(self, first: int, last: int) -> None:

@@ -273,13 +273,11 @@ class ReliableSession(ClientSession):
                     self._deliver(held, what, notice)
                 except WireError as error:
                     self.port.emit(Misbehaviour(sender, str(error)))
-        if self._is_early:
+        if self._is_early and not self._asked.issuperset(subscriptions):
             self._keep_early(subscriptions, what, notice)
         notice.close()
         self._handling = False
-        if self._gathers:
-            self._on_news()
-        else:
+        if not self._gathers:
             self._acknowledge()
 
     def _deliver(self, held: OwnSubscription, stretch: Stretch, notice: Notice) -> None:
@@ -338,9 +336,8 @@ class ReliableSession(ClientSession):
 
     def _keep_early(self, subscriptions: tuple[str, ...], what: Stretch | Missed, notice: Notice) -> None:
         unknown = {name for name in subscriptions if name not in self._asked}
-        if unknown:
-            notice.hold(notice.first, notice.last)
-            self._early.append(EarlyNotice(notice, _kept(what), unknown))
+        notice.hold(notice.first, notice.last)
+        self._early.append(EarlyNotice(notice, _kept(what), unknown))
 
     def _show_early(self, interests: Mapping[str, Interest]) -> None:
         """Show what arrived for these subscriptions before they were made, in order of arrival."""

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from tidings.core.events.run import Run, Stretch
 from tidings.core.overlay.guaranteed.messages import Stamped
 from tidings.core.structures.range_map import Piece, RangeMap
+from tidings.core.structures.ranges import merged
 
 MAX_KEPT = 10_000
 """How many publications that are only on the broker's disk are kept here as well; the oldest are forgotten first."""
@@ -108,7 +109,7 @@ class Unconfirmed:
         self._kept_count -= sum(high - low + 1 for low, high, _ in kept_before)
         if kept:
             self._keep([*confirmed, *((low, high, known.stamped) for low, high, known in kept_before)])
-        return [(low, high) for low, high, _ in confirmed]
+        return list(merged((low, high) for low, high, _ in confirmed))
 
     def _keep(self, pieces: list[Piece[Stamped]]) -> None:
         for low, high, stamped in pieces:

@@ -165,7 +165,7 @@ class Publication(Struct, array_like=True, eq=False, gc=False):
 
     def event(self) -> Event:
         """Return the decoded event, for applications."""
-        return decode_event(self.raw)
+        return decode_event(self.raw, is_typed=self.has_typed_payload)
 
     @property
     def has_typed_payload(self) -> bool:
@@ -350,7 +350,8 @@ class TypedEvent(Event, array_like=True, dict=True):
         item = self.payload
         self.__class__ = Event  # type: ignore[assignment]
         if isinstance(item, TypedPayload):
-            give_payload(self, item)
+            self.payload = item.data
+            self.__dict__["typed"] = item
 
 
 def give_payload(event: Event, item: PayloadItem) -> None:
@@ -523,11 +524,12 @@ def decode_publication(raw: Raw | bytes) -> Publication:
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise WireError(f"not an event: {error}") from None
     publication.raw = raw
-    publication.size_bytes = len(memoryview(raw))
-    # A longer array would have set the fields that must not come from outside.
-    publication.decoded = publication.selection = publication.selection_token = None
-    publication.bared = None
-    publication.text_id = ""
+    view = memoryview(raw)
+    publication.size_bytes = len(view)
+    if view[0] != EVENT_ITEMS:  # a longer array may have set the fields that must not come from outside
+        publication.decoded = publication.selection = publication.selection_token = None
+        publication.bared = None
+        publication.text_id = ""
     return publication
 
 
@@ -638,12 +640,16 @@ def check_header(stretch: Stretch) -> None:
             raise WireError(f"{stretch} has {problem}")
 
 
-def decode_event(raw: Raw | bytes | memoryview) -> Event:
-    """Decode an event completely, for applications; raise WireError if it is not an event."""
-    try:
-        return _decode_event(raw)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        pass
+def decode_event(raw: Raw | bytes | memoryview, *, is_typed: bool = False) -> Event:
+    """Decode an event completely, for applications; raise WireError if it is not an event.
+
+    `is_typed`: its payload is known not to be plain bytes, so that need not be tried.
+    """
+    if not is_typed:
+        try:
+            return _decode_event(raw)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            pass
     try:
         event = _decode_typed(raw)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -674,29 +680,33 @@ def check_size(publication: Publication) -> None:
         raise WireError(f"event {publication.id} has {size_bytes} bytes; the limit is {MAX_EVENT_BYTES}")
 
 
-def check_publication(publication: Publication) -> None:
-    """Raise WireError unless a publisher may send all of this. The publisher's broker checks it once."""
-    check_size(publication)
-    check_header(publication)
+def check_publication(publication: Publication) -> PayloadItem:
+    """Return the payload; raise WireError unless a publisher may send all of this. The publisher's broker checks it
+    once."""
+    if publication.size_bytes > MAX_EVENT_BYTES:
+        check_size(publication)
+    if publication.stamp is not None or publication.kind != WHOLE:
+        check_header(publication)
     try:
         attributes = _decode_plain_attributes(publication.packed_attributes)
-        unpack_item(publication.packed_payload)
+        payload = unpack_item(publication.packed_payload)
         check_topic(publication.topic)
     except (msgspec.MsgspecError, UnicodeError, RecursionError, TopicError, PayloadError):
-        _check_every_field(publication)
-        return
+        return _check_every_field(publication)
     if RESERVED_ATTRIBUTE in attributes:
         _check_every_field(publication)
     attributes[RESERVED_ATTRIBUTE] = publication.topic
     publication.decoded = attributes
+    return payload
 
 
-def _check_every_field(publication: Publication) -> None:
+def _check_every_field(publication: Publication) -> PayloadItem:
     """Run the full check, which can say what is wrong."""
     try:
-        unpack_item(publication.packed_payload)
+        payload = unpack_item(publication.packed_payload)
         event = decode_event(publication.raw)
         check_topic(event.topic)
         check_attributes(event.attributes)
     except (TopicError, AttributeValueError, PayloadError) as error:
         raise WireError(f"event {publication.id}: {error}") from None
+    return payload

@@ -50,6 +50,8 @@ class TypedPayload(Struct, array_like=True, frozen=True, gc=False, forbid_unknow
     @property
     def item(self) -> bytes | tuple[bytes | str | int, ...]:
         """The payload in the form in which it is encoded."""
+        if self.request:  # the last detail, so there are all
+            return self.data, self.content_type, self.expires_at, self.reply_to, self.request
         rest = self.rest
         return (self.data, *rest) if rest else self.data
 
@@ -124,8 +126,10 @@ def encodable(payload: Payload) -> EncodedItem:
 
 def check_typed(payload: TypedPayload) -> None:
     """Raise PayloadError unless an event may carry this. Its decoder has checked types and lengths in characters."""
+    size_bytes = 0
     try:
-        size_bytes = len(payload.content_type.encode())
+        if payload.content_type:
+            size_bytes = len(payload.content_type.encode())
         if payload.reply_to:
             check_topic(payload.reply_to)
     except UnicodeEncodeError as error:

@@ -582,8 +582,10 @@ class RunMaker:
         return made
 
     def take_all(self) -> list[Stretch]:
-        self._close()
-        return self.take_full()
+        if self._count:
+            self._close()
+        made, self.full = self.full, []
+        return made
 
     def _close(self) -> None:
         count, events = self._count, self._events

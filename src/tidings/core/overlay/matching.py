@@ -69,10 +69,11 @@ class Matcher:
 
     def select(self, publication: Publication) -> Selection:
         """Return the selection of a publication. Raise WireError if its attributes are needed and do not decode."""
-        if publication.selection_token is not self.token:
-            publication.selection = self._select(publication.topic, publication.attributes)
-            publication.selection_token = self.token
-        selection: Selection = publication.selection
+        if publication.selection_token is self.token:
+            known: Selection = publication.selection
+            return known
+        selection = publication.selection = self._select(publication.topic, publication.attributes)
+        publication.selection_token = self.token
         return selection
 
     def select_content(self, topic: str, attributes: Mapping[str, Scalar]) -> Selection:

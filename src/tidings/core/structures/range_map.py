@@ -132,7 +132,12 @@ class RangeMap(Generic[Value]):
         found = self._ranges.get(first)
         if found is None or found[0] != last:
             return None
-        self._remove(first)
+        head = self._head
+        if head < COMPACT_FROM and self._starts[head] == first:  # the lowest, and nothing to tidy up
+            del self._ranges[first]
+            self._head = head + 1
+        else:
+            self._remove(first)
         return found[1]
 
     def cut(self, at: int) -> None:

@@ -170,7 +170,9 @@ def encode_notifications(subscriptions: tuple[str, ...], raws: list[Raw], by: st
 
 def decode(body: bytes | bytearray | memoryview) -> Sequence[Message]:
     """Decode the messages of a body; raise WireError, and nothing else, if the bytes are not a body."""
-    check_body_size(len(body), MAX_FRAME_BYTES)
+    size_bytes = len(body)
+    if not 0 < size_bytes <= MAX_FRAME_BYTES:
+        check_body_size(size_bytes, MAX_FRAME_BYTES)
     try:
         message = _decode_body(body)
     except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError, MemoryError) as error:
@@ -178,19 +180,19 @@ def decode(body: bytes | bytearray | memoryview) -> Sequence[Message]:
     kind = message.__class__
     if kind is NotificationBatch:
         subscriptions, by = message.subscriptions, message.by
-        return [Notify(subscriptions, stretch, by) for stretch in _stretches(message.events, len(body))]
+        return [Notify(subscriptions, stretch, by) for stretch in _stretches(message.events, size_bytes)]
     if kind is PublicationBatch:
-        return _stretches(message.events, len(body))
+        return _stretches(message.events, size_bytes)
     if kind is ForwardBatch:
         shared = (message.origin, message.label, message.generation, message.stamp, message.excluded)
-        return [Forward(*shared, stretch) for stretch in _kept(message.events, len(body))]
+        return [Forward(*shared, stretch) for stretch in _kept(message.events, size_bytes)]
     if kind is StampedBatch:
         generation, stamp = message.generation, message.stamp
-        return [Stamped(generation, stamp, stretch) for stretch in _kept(message.events, len(body))]
+        return [Stamped(generation, stamp, stretch) for stretch in _kept(message.events, size_bytes)]
     if kind is CarriedEvent:
         header = (message.origin, message.numbers, message.route, message.by)
         carried = Carried(*header, decode_stretch(message.event.copy()))
-        _check_carried(carried, len(body))
+        _check_carried(carried, size_bytes)
         return [carried]
     if kind is RelayedBody:
         return [Relayed(message.peer, message.serial, inner) for inner in _relayed(message.body)]
@@ -210,27 +212,28 @@ def _relayed(body: bytes) -> Sequence[Message]:
 
 
 def _stretches(raws: list[Raw], body_bytes: int) -> Sequence[Stretch]:
-    stretches = [decode_stretch(raw) for raw in raws]
-    _check_sizes(stretches, body_bytes)
+    stretches = list(map(decode_stretch, raws))
+    if body_bytes > MAX_EVENT_BYTES:  # otherwise no event can be too large
+        _check_sizes(stretches)
     return stretches
 
 
 def _check_carried(message: Carried, body_bytes: int) -> None:
     """Raise WireError unless all events and their numbers are valid: brokers cut and keep a stretch without looking."""
     stretch = message.stretch
-    _check_sizes((stretch,), body_bytes)
+    if body_bytes > MAX_EVENT_BYTES:
+        _check_sizes((stretch,))
     if isinstance(stretch, Run):
         stretch.verify()
         if any(number > INT_MAX for _, _, number in message.last_numbers):
             raise WireError(f"{stretch}: its numbers do not fit into 64 bits")
 
 
-def _check_sizes(stretches: Sequence[Stretch], body_bytes: int) -> None:
+def _check_sizes(stretches: Sequence[Stretch]) -> None:
     """Raise WireError if an event is too large; runs are always small."""
-    if body_bytes > MAX_EVENT_BYTES:  # otherwise no event can be too large
-        for stretch in stretches:
-            if isinstance(stretch, Publication):
-                check_size(stretch)
+    for stretch in stretches:
+        if isinstance(stretch, Publication):
+            check_size(stretch)
 
 
 def encoded_size(message: Message) -> int:

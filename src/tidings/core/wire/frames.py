@@ -13,6 +13,7 @@ MAX_FRAME_BYTES = 4 * 1024 * 1024
 HEADER_BYTES = 4
 
 _HEADER = struct.Struct(">I")
+_size_at = _HEADER.unpack_from
 
 
 def frame(body: bytes | bytearray | memoryview) -> bytes:
@@ -44,11 +45,13 @@ class FrameReader:
         view = memoryview(data)
         end = len(data)
         start = self._continue(view, bodies) if self._partial else 0
-        while end - start >= HEADER_BYTES:
-            stop = start + HEADER_BYTES + self._size_at(view, start)
+        while (begin := start + HEADER_BYTES) <= end:
+            stop = begin + _size_at(view, start)[0]
+            if not begin < stop <= begin + self.max_frame_bytes:
+                check_body_size(stop - begin, self.max_frame_bytes)
             if stop > end:
                 break
-            bodies.append(view[start + HEADER_BYTES : stop])
+            bodies.append(view[begin:stop])
             start = stop
         if start < end:
             self._partial += view[start:]
@@ -59,11 +62,6 @@ class FrameReader:
         if self._partial:
             raise WireError(f"the stream ended inside a frame, after {len(self._partial)} bytes")
 
-    def _size_at(self, buffer: memoryview | bytearray, offset: int) -> int:
-        size: int = _HEADER.unpack_from(buffer, offset)[0]
-        check_body_size(size, self.max_frame_bytes)
-        return size
-
     def _continue(self, view: memoryview, bodies: list[memoryview]) -> int:
         """Complete the pending frame from the start of `view`; return how many bytes that took."""
         partial = self._partial
@@ -71,7 +69,9 @@ class FrameReader:
         partial += view[:used]
         if len(partial) < HEADER_BYTES:
             return used
-        missing = HEADER_BYTES + self._size_at(partial, 0) - len(partial)
+        size_bytes = _size_at(partial)[0]
+        check_body_size(size_bytes, self.max_frame_bytes)
+        missing = HEADER_BYTES + size_bytes - len(partial)
         taken = view[used : used + missing]
         partial += taken
         if len(taken) == missing:

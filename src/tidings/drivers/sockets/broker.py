@@ -385,7 +385,7 @@ class BrokerServer:
 
     def _receiver(self, session: SocketSession, peer: str) -> Handler:
         """Return the protocol's handler for that peer's messages."""
-        receive = partial(self._node.receive, peer)
+        receive = self._node.receiver(peer)
         if self._guaranteed is None:
             return receive
 

@@ -252,7 +252,7 @@ class ClientConnection:
             session.outbox.policy = Policy(
                 self._buffer_limit_bytes, drops_publications=False, drops_notifications=False
             )
-        session.set_up(self.broker, BROKER, {}, partial(client.receive, self.broker))
+        session.set_up(self.broker, BROKER, {}, client.receiver(self.broker))
         self._session = self._port.sessions[self.broker] = session
         if first:
             client.start()
@@ -305,10 +305,14 @@ class ClientConnection:
 
     def _flush(self, *, full_only: bool = False) -> list[Stretch]:
         """Send what was gathered in this turn of the loop now, not in the next turn."""
-        published = self.client.session.flush(full_only=full_only)
-        if published and self._session is not None:
-            self._session.flush()
-        return published
+        flush, session = self.client.session.flush, self._session
+        if session is None:
+            return flush(full_only=full_only)
+        session.outbox.begin_turn()
+        try:
+            return flush(full_only=full_only)
+        finally:
+            session.flush()
 
     def _on_unsent(self, to: str, message: Message) -> None:
         if isinstance(message, Publication | Run):

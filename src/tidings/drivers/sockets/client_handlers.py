@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tidings.core.errors import WireError
 from tidings.core.events.event import Publication, check_publication
-from tidings.core.events.payload import TypedPayload, unpack_item
+from tidings.core.events.payload import PayloadItem, TypedPayload
 from tidings.core.events.run import Run, Stretch
 from tidings.core.messages import (
     JoinGroup,
@@ -74,10 +74,12 @@ def unkept_handlers(
     runs for the protocol."""
 
     def take(publication: Publication) -> None:
-        if _is_sound(session, publication):
-            session.outbox.confirms_late = publication.has_typed_payload and _is_of_request(publication)
-            receive(publication if prepare is None else prepare(publication))
-            session.outbox.confirms_late = False
+        payload = _checked(session, publication)
+        if payload is None:
+            return
+        if payload.__class__ is TypedPayload and payload.request:  # it is the answer that somebody waits for
+            session.outbox.confirm_late(publication.sequence)
+        receive(publication if prepare is None else prepare(publication))
 
     def take_run(run: Run) -> None:
         for stretch in _sound_stretches(session, run):
@@ -89,24 +91,36 @@ def unkept_handlers(
 def stamped_handlers(session: SocketSession, receive: Handler) -> Handlers:
     """Return the handlers for what clients of a guaranteed network send."""
 
+    holds_shares = False
+
     def take(message: Stamped) -> None:
         stretch = message.stretch
         if isinstance(stretch, Run):
             for sound in _sound_stretches(session, stretch):
                 receive(message if sound is stretch else Stamped(message.generation, message.stamp, sound))
-        elif _is_sound(session, stretch):
+        elif (payload := _checked(session, stretch)) is not None:
+            if (
+                payload.__class__ is TypedPayload
+                and payload.request
+                and (payload.reply_to or not holds_shares)
+            ):
+                session.outbox.confirm_late(stretch.sequence)  # it is the answer that somebody waits for
             receive(message)
 
-    sent = (SubscribeAfterHistory, Attach, StampTaken, Notified, KeepBookmark, Drain)
-    of_shares = (ShareAttach, ShareDone, ShareBack, ShareLeave, ShareEnd, ShareAsideRequest, ShareListRequest)
+    def attach_share(message: ShareAttach) -> None:
+        nonlocal holds_shares
+        holds_shares = True  # whoever answers its events acknowledges them once the answers are confirmed
+        receive(message)
+
+    taken: Handlers = {
+        Stamped: take,
+        Notified: session.postponing(receive),
+        ShareAttach: attach_share,
+    }
+    sent = (SubscribeAfterHistory, Attach, StampTaken, KeepBookmark, Drain)
+    of_shares = (ShareDone, ShareBack, ShareLeave, ShareEnd, ShareAsideRequest, ShareListRequest)
     by_number = (ShareReach, ShareRead)
-    return {Stamped: take} | dict.fromkeys((*sent, *of_shares, *by_number), receive)
-
-
-def _is_of_request(publication: Publication) -> bool:
-    """Return True for a request or an answer: its publisher waits for the answer or for nothing."""
-    item = unpack_item(publication.packed_payload)
-    return isinstance(item, TypedPayload) and bool(item.request)
+    return taken | dict.fromkeys((*sent, *of_shares, *by_number), receive)
 
 
 def refuse_other(session: SocketSession) -> Handler:
@@ -128,11 +142,10 @@ def _sound_stretches(session: SocketSession, run: Run) -> list[Stretch]:
     return run.without([sequence for sequence, _ in refused])
 
 
-def _is_sound(session: SocketSession, publication: Publication) -> bool:
-    """Return True if the publication is valid; otherwise tell the publisher why not."""
+def _checked(session: SocketSession, publication: Publication) -> PayloadItem | None:
+    """Return the payload of a valid publication; otherwise None, and tell the publisher why."""
     try:
-        check_publication(publication)
+        return check_publication(publication)
     except WireError as error:
         session.send(PublishFailed(publication.sequence, str(error)[:MAX_REASON_CHARACTERS]))
-        return False
-    return True
+        return None

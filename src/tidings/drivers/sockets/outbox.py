@@ -51,6 +51,7 @@ DATAGRAM_NAMES_BYTES = 5_000
 DATAGRAM_MAX_BYTES = 65_507
 """The largest payload of a UDP datagram over IPv4."""
 MAX_PASSED_RANGES = 4_096
+MAX_UNHURRIED = 1_024
 
 Shared = tuple[object, ...] | None
 """What the events of one batch have in common: the subscriptions of notifications (and how they were recovered, if they
@@ -100,17 +101,16 @@ class Outbox:
         """The bytes in `chunks`."""
         self.on_waiting: Callable[[], None] = lambda: None
         """Called at the first message of a turn; `finish_turn` ends the turn."""
-        self.confirms_late = False
-        """True while a confirmation that nobody waits for may be added: it leaves with what is sent next."""
         self.on_late: Callable[[], None] = lambda: None
-        """Called when only such a confirmation waits, which must leave some time."""
+        """Called when a confirmation is kept back, which must leave some time (`release`)."""
         self.dropped = 0
         """Events dropped since the start."""
         self.taken_bytes = 0
         """Bytes passed to the transport since the start."""
         self.sent_events = 0
         """Events encoded since the start; the last ones may still wait."""
-        self._unreported = 0
+        self.unreported = 0
+        """Dropped events that the peer has not been told of."""
         self._in_turn = False
         self._shared: Shared = None
         """What the events of the open batch share."""
@@ -124,6 +124,10 @@ class Outbox:
         self._confirm: Confirm | None = None
         self._confirmed_to = -1
         """The last number of the open confirmation so far."""
+        self._is_kept_back = False
+        """The open confirmation stays open after the turn: nobody waits for it, and more will join it."""
+        self._unhurried: set[int] = set()
+        """Publications of the peer for whose confirmation nobody waits."""
         self._passed: list[tuple[int, int]] = []
         """Ranges of numbers for the next `Passed`."""
 
@@ -162,26 +166,46 @@ class Outbox:
             self._add_to_new_batch(publication, shared, first)
 
     def _add_other(self, message: Message) -> None:
-        if isinstance(message, Confirm):
-            self._add_confirm(message)
-        elif isinstance(message, Passed):
-            self._add_passed(message)
+        kind = message.__class__
+        if kind is Confirm:
+            self._add_confirm(message)  # type: ignore[arg-type]
+        elif kind is Passed:
+            self._add_passed(message)  # type: ignore[arg-type]
         else:
             self._close_all()
-            self._store(_body(message))
+            self._store(_body(message) if kind is Carried or kind is Relayed else message)
             if isinstance(message, Carried):
                 self.sent_events += message.count
             self._begin_turn()
 
+    def begin_turn(self) -> None:
+        """Begin a turn that the caller ends by itself, in place of `on_waiting`."""
+        self._in_turn = True
+
     def finish_turn(self) -> None:
         """Encode what is still open, so that nothing refers to this turn's read buffer any more."""
         self._in_turn = False
-        self._close_all()
+        if self._raws:
+            self._close_batch()
+        if self._confirm is not None and not self._is_kept_back:
+            self._close_confirm(self._confirm)
+        if self._passed:
+            self._close_passed()
+
+    def confirm_late(self, sequence: int) -> None:
+        """Nobody will wait for the confirmation of this publication: it may be kept back until `release`."""
+        if len(self._unhurried) < MAX_UNHURRIED:
+            self._unhurried.add(sequence)
+
+    def release(self) -> bool:
+        """Let a confirmation that is kept back leave with what is sent next; return False if none is."""
+        was_kept_back, self._is_kept_back = self._is_kept_back, False
+        return was_kept_back
 
     def take(self) -> list[Chunk]:
         """Return the next chunks to write, about STREAM_CHUNK_BYTES together; empty if nothing waits. The report of
         drops follows the last one."""
-        if not self.chunks and self._unreported:
+        if not self.chunks and self.unreported:
             self._report_drops()
         taken: list[Chunk] = []
         size_bytes = 0
@@ -197,10 +221,11 @@ class Outbox:
         self, publication: Stretch, shared: Shared, first: Forward | Stamped | None = None
     ) -> None:
         """Start a new batch. Limits are checked here only, once per batch."""
-        self._close_batch()
+        if self._raws:
+            self._close_batch()
         if self.waiting_bytes >= self.policy.limit_bytes and self._drop(publication, shared):
             return
-        if self._unreported:
+        if self.unreported:
             self._report_drops()
         self._shared, self._first = shared, first
         self._raws.append(publication.raw)
@@ -219,18 +244,22 @@ class Outbox:
 
     def _count_drop(self, publication: Stretch, reason: str) -> None:
         self.dropped += publication.count
-        self._unreported += publication.count
+        if self.policy.reports_drops:
+            self.unreported += publication.count
         self._begin_turn()
         if self.policy.on_unsent is not None:
             self.policy.on_unsent(publication, reason)
 
     def _report_drops(self) -> None:
-        count, self._unreported = self._unreported, 0
-        if self.policy.reports_drops:
+        count, self.unreported = self.unreported, 0
+        if self._raws:
             self._close_batch()
-            self._store(Dropped(count))
+        self._store(Dropped(count))
 
     def _add_confirm(self, confirm: Confirm) -> None:
+        late = confirm.first == confirm.last and confirm.first in self._unhurried
+        if late:
+            self._unhurried.discard(confirm.first)
         held = self._confirm
         if (
             held is None
@@ -240,12 +269,13 @@ class Outbox:
         ):
             if held is not None:
                 self._close_all()  # events that were added before the held one leave before it
-            self._confirm = confirm
+            self._confirm, self._is_kept_back = confirm, late
         self._confirmed_to = confirm.last
-        if not self.confirms_late:
-            self._begin_turn()
-        elif not self._in_turn:
+        if late:
             self.on_late()
+        else:
+            self._is_kept_back = False
+            self._begin_turn()
 
     def _add_passed(self, passed: Passed) -> None:
         if len(self._passed) >= MAX_PASSED_RANGES:
@@ -263,33 +293,39 @@ class Outbox:
             self.on_waiting()
 
     def _close_all(self) -> None:
-        self._close_batch()
-        self._close_confirm()
+        if self._raws:
+            self._close_batch()
+        if self._confirm is not None:
+            self._close_confirm(self._confirm)
         if self._passed:
-            passed, self._passed = self._passed, []
-            self._store(Passed(tuple(passed)))
+            self._close_passed()
+
+    def _close_passed(self) -> None:
+        passed, self._passed = self._passed, []
+        self._store(Passed(tuple(passed)))
 
     def _close_batch(self) -> None:
-        if self._raws:
-            raws, shared, first = self._raws, self._shared, self._first
-            self.sent_events += self._raws_events
-            self._raws = []
-            self._raws_bytes = 0
-            self._room_bytes = -1
-            self._first = None
-            if first is not None:
-                self._store(batch_of(first, raws))
-            elif shared is None:
-                self._store(PublicationBatch(raws))
-            elif isinstance(shared, Recovered):
-                self._store(NotificationBatch(shared.subscriptions, raws, shared.by))
-            else:
-                self._store(NotificationBatch(shared, raws))  # type: ignore[arg-type]
+        raws, shared, first = self._raws, self._shared, self._first
+        self.sent_events += self._raws_events
+        self._raws = []
+        self._raws_bytes = 0
+        self._room_bytes = -1
+        self._first = None
+        if first is not None:
+            self._store_batch(batch_of(first, raws))
+        elif shared is None:
+            self._store_batch(PublicationBatch(raws))
+        elif isinstance(shared, Recovered):
+            self._store_batch(NotificationBatch(shared.subscriptions, raws, shared.by))
+        else:
+            self._store_batch(NotificationBatch(shared, raws))  # type: ignore[arg-type]
 
-    def _close_confirm(self) -> None:
-        if self._confirm is not None:
-            held, self._confirm = self._confirm, None
-            self._store(Confirm(held.incarnation, held.first, self._confirmed_to, held.kept))
+    def _close_confirm(self, held: Confirm) -> None:
+        self._confirm, self._is_kept_back = None, False
+        self._store(Confirm(held.incarnation, held.first, self._confirmed_to, held.kept))
+
+    def _store_batch(self, body: _Batch) -> None:
+        self._store(body)
 
     def _store(self, body: object) -> None:
         raise NotImplementedError
@@ -298,12 +334,14 @@ class Outbox:
 class StreamOutbox(Outbox):
     """Stores frames one after the other, gathered into chunks."""
 
+    def _store_batch(self, body: _Batch) -> None:
+        events = body.events
+        if len(events) == 1 and len(shared := memoryview(events[0])) >= SHARED_BYTES and self.policy.lossless:
+            self._store_around(shared, body)
+        else:
+            self._store(body)
+
     def _store(self, body: object) -> None:
-        if self.policy.lossless and isinstance(body, _Batch) and len(body.events) == 1:
-            shared = memoryview(body.events[0])
-            if len(shared) >= SHARED_BYTES:
-                self._store_around(shared, body)
-                return
         chunk = self.chunks[-1] if self.chunks else None
         if not isinstance(chunk, bytearray) or len(chunk) >= STREAM_CHUNK_BYTES:
             chunk = bytearray()

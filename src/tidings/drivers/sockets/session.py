@@ -30,7 +30,8 @@ MAX_REASON_CHARACTERS = 1000
 BACKLOG_BYTES = 256 * 1024
 """`drained` waits while more than this is unsent."""
 LATE_SECONDS = 0.005
-"""How long a confirmation that nobody waits for may wait for company."""
+"""How long a confirmation that nobody waits for is kept back, so that others join it, and how long it then waits for
+company."""
 STALL_SECONDS = 10.0
 """A session that may drop nothing ends when too much waits and its peer has read nothing for this long."""
 
@@ -113,6 +114,10 @@ class SocketSession:
         self._late_flush: asyncio.TimerHandle | None = None
         self.send: Callable[[Message], None] = outbox.add
         """Queues a message, which leaves at the end of this turn of the loop. It is the outbox's method, for speed."""
+        self._took_events = False
+        """What was read together brought events."""
+        self._postponed: list[tuple[Handler, Message]] = []
+        """What came with events and is handled once these have left."""
         self._waiters: list[asyncio.Future[None]] = []
         self._stall_timer: asyncio.TimerHandle | None = None
         self._handshake_timer = loop.call_later(HANDSHAKE_SECONDS, self._on_handshake_timeout)
@@ -165,12 +170,38 @@ class SocketSession:
     # --- Receiving
 
     def take_body(self, body: bytes | memoryview) -> None:
+        if self._postponed:
+            self._catch_up()
         try:
             messages = decode(body)
-            if messages and messages[0].__class__ in EVENT_KINDS:  # then so are all others in the body
-                self.received_events += sum([getattr(message, "count", 1) for message in messages])
+            carries_events = messages[0].__class__ in EVENT_KINDS  # then so do all others in the body
             for message in messages:
+                if carries_events:
+                    self._took_events = True
+                    self.received_events += message.count  # type: ignore[union-attr]
                 self._handlers.get(message.__class__, self._other)(message)
+        except WireError as error:
+            self.fail(error)
+
+    def postponing(self, handle: Handler) -> Handler:
+        """Return a handler for messages that nobody waits for: what came together with events is handled after these
+        have left, but before anything else of this session."""
+
+        def postpone(message: Message) -> None:
+            if self._took_events:
+                self._postponed.append((handle, message))
+                self._loop.call_soon(self._catch_up)
+            else:
+                handle(message)
+
+        return postpone
+
+    def _catch_up(self) -> None:
+        postponed, self._postponed = self._postponed, []
+        try:
+            for handle, message in postponed:
+                if self.state is not SessionState.ENDED:
+                    handle(message)
         except WireError as error:
             self.fail(error)
 
@@ -203,7 +234,10 @@ class SocketSession:
 
     def _flush_late(self) -> None:
         self._late_flush = None
-        self.flush()
+        if self.outbox.release():
+            self._schedule_late_flush()
+        else:
+            self.flush()
 
     async def drained(self, below_bytes: int = BACKLOG_BYTES) -> None:
         """Wait until no more than that is unsent, or the session has ended."""
@@ -217,11 +251,11 @@ class SocketSession:
             return
         outbox = self.outbox
         outbox.finish_turn()
-        while not self.paused and (chunks := outbox.take()):
-            self.write(chunks)
-        if outbox.overfull:
+        while (outbox.chunks or outbox.unreported) and not self.paused:
+            self.write(outbox.take())
+        if outbox.waiting_bytes and outbox.overfull:
             self._on_overfull()
-        elif not self.paused:
+        elif self._waiters and not self.paused:
             self._wake()
 
     def _on_overfull(self) -> None:
@@ -273,6 +307,8 @@ class SocketSession:
 
     def end(self, end: End) -> None:
         """End the session; the connection closes in its own time."""
+        if self._postponed:
+            self._catch_up()
         if self.state is SessionState.ENDED:
             return
         self.state = SessionState.ENDED

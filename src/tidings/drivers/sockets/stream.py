@@ -57,6 +57,7 @@ class StreamSession(SocketSession, asyncio.Protocol):
         if self.state is SessionState.ENDED:
             return
         self.received_bytes += len(data)
+        self._took_events = False
         try:
             bodies = self._reader.feed(data)
         except WireError as error:

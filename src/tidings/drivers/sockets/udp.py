@@ -63,6 +63,7 @@ class DatagramSession(SocketSession):
 
     def datagram_received(self, data: bytes) -> None:
         self.received_bytes += len(data)
+        self._took_events = False
         self._heard_at = self._loop.time()
         self._datagrams += 1
         self.take_body(data)

@@ -72,7 +72,7 @@ class ArchiveFence:
         archive = self._attachments.archive
         assert archive is not None
         recorder = LocalClient(archive[0])
-        if recorder not in self._delivery.hops:
+        if recorder not in self._delivery.hops.outgoing:
             return False  # what it has not acknowledged is sent to it when it returns
         oldest = self._delivery.hops.oldest(recorder)
         return oldest is None or oldest > fence

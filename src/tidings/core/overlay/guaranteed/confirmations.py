@@ -26,7 +26,7 @@ class Confirmations:
         last = number + count - 1
         if not isinstance(sender, LocalClient):
             self._port.send(sender, Passed(((number, last),)))
-        elif sender in self._hops:  # an absent client asks again when it returns
+        elif sender in self._hops.outgoing:  # an absent client asks again when it returns
             self._port.send(sender.name, Confirm(flow[2], number, last))
 
     def parked(self, queued: Queued, senders: list[tuple[Hop, int]]) -> None:
@@ -35,5 +35,5 @@ class Confirmations:
             last = number + queued.count - 1
             if not isinstance(sender, LocalClient):
                 self._port.send(sender, Parked(((number, last),)))
-            elif sender in self._hops:
+            elif sender in self._hops.outgoing:
                 self._port.send(sender.name, Confirm(queued.flow[2], number, last, kept=True))

@@ -227,18 +227,28 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         """The client has room for notifications after the first `granted`, and is done with these. Return False, and
         change nothing, if it was never sent so many."""
         hop = LocalClient(client)
+        outgoing = self.hops.outgoing.get(hop)
+        if outgoing is None:
+            return True
         last = granted
         for _, end in done:
             last = end if end > last else last
-        if last and not self.hops.knows(hop, last):
+        if last > outgoing.count:
             return False
-        self.hops.taken(hop, granted)
-        self._confirmed(hop, done)
-        self._pump(hop)
+        if granted > outgoing.taken:
+            outgoing.taken = granted
+        for queued in self.hops.passed(hop, done):
+            self._finish(queued)
+        if outgoing.turns:
+            self._pump(hop)
         return True
 
     def _pump(self, hop: Hop) -> None:
-        while (queued := self.hops.next_due(hop)) is not None:
+        outgoing = self.hops.outgoing.get(hop)
+        while outgoing is not None and outgoing.turns:
+            queued = self.hops.next_due(hop)
+            if queued is None:
+                return
             if isinstance(hop, LocalClient):
                 self.port.send(hop.name, self._notification(queued, hop.name))
             else:
@@ -297,16 +307,19 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         position = self._log.position
         log_position = min(stamp, position) if generation == self.generation else position
         verdict = _Verdict(flow, own.label, log_position, ())
-        refused = set(range(fresh, stretch.last + 1))
-        reasons: list[str] = []
-        parts = self._log.routes(_from(stretch, fresh), own.label, lambda error: reasons.append(str(error)))
-        for part, route in parts:
-            refused.difference_update(range(part.first, part.last + 1))
+        reasons: list[WireError] = []
+        refused: list[int] = []
+        taken = fresh - 1
+        fresh_ones = stretch if fresh == stretch.first else _from(stretch, fresh)
+        for part, route in self._log.routes(fresh_ones, own.label, reasons.append):
+            refused += range(taken + 1, part.first)
             carried = Forward(own.name, own.label, generation, stamp, (), part)
             self._take(verdict, carried, part, route, (hop, part.first))
-        for sequence in sorted(refused):
-            self.port.emit(Misbehaviour(client, reasons[0]))
-            self.port.send(client, PublishFailed(sequence, reasons[0]))
+            taken = part.last
+        refused += range(taken + 1, stretch.last + 1)
+        for sequence in refused:
+            self.port.emit(Misbehaviour(client, str(reasons[0])))
+            self.port.send(client, PublishFailed(sequence, str(reasons[0])))
 
     def on_forward_gap(self, sender: str, message: ForwardGap) -> None:
         if not self._sessions.established(sender):
@@ -415,7 +428,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
             if chosen is not None:
                 continue
             if isinstance(name, LocalClient):
-                if name in self.hops:
+                if name in self.hops.outgoing:
                     names_of[name] = [name]
                 continue
             hop = frontier(labels[name])
@@ -456,7 +469,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
         if isinstance(message, ForwardGap):
             return Missed(subscriptions, message.source, message.incarnation, message.first, message.last)
         stretch = message.stretch
-        if self._local.only_headers(client, subscriptions):
+        if self._local.headers and self._local.only_headers(client, subscriptions):
             stretch = stripped(stretch)
         return Notify(subscriptions, stretch)
 
@@ -567,7 +580,7 @@ class Delivery(Part, SessionListener, SubscriptionListener):
                 in_flight = in_flight or part.hops.get(hop, 0) > 0
         if in_flight:  # for another subscription of the client: resend it for both, in order
             self.hops.take_all_back(hop)
-        if hop in self.hops:
+        if hop in self.hops.outgoing:
             self._hand_over_all(hop)
 
     def _selected(self, queued: Queued, interest: Interest) -> list[Queued]:

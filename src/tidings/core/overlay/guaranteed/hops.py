@@ -47,22 +47,20 @@ class Hops:
     def __init__(self, queue: Queue, window: int) -> None:
         self._queue = queue
         self._window = window
-        self._outgoing: dict[Hop, _Outgoing] = {}
-
-    def __contains__(self, hop: Hop) -> bool:
-        return hop in self._outgoing
+        self.outgoing: dict[Hop, _Outgoing] = {}
+        """Those that are connected."""
 
     def open(self, hop: Hop) -> _Outgoing:
-        return self._outgoing.setdefault(hop, _Outgoing())
+        return self.outgoing.setdefault(hop, _Outgoing())
 
     def close(self, hop: Hop) -> None:
         """The connection broke: its numbers are void."""
         self.take_all_back(hop)
-        self._outgoing.pop(hop, None)
+        self.outgoing.pop(hop, None)
 
     def counts(self, hop: Hop) -> tuple[int, int]:
         """Return how many publications the hop was sent and has not confirmed, and how many wait to be sent."""
-        outgoing = self._outgoing.get(hop)
+        outgoing = self.outgoing.get(hop)
         if outgoing is None:
             return 0, 0
         sent = sum(last - first + 1 for first, last, _ in outgoing.sent)
@@ -70,7 +68,7 @@ class Hops:
 
     def knows(self, hop: Hop, number: int) -> bool:
         """Return True if the hop was sent a publication of that number on this connection, or is not connected."""
-        outgoing = self._outgoing.get(hop)
+        outgoing = self.outgoing.get(hop)
         return outgoing is None or 0 < number <= outgoing.count
 
     # --- Sending
@@ -82,11 +80,11 @@ class Hops:
             pending[name] = hop
         if hop not in queued.hops:
             queued.hops[hop] = 0
-            (self._outgoing.get(hop) or self.open(hop)).hand_over(queued)
+            (self.outgoing.get(hop) or self.open(hop)).hand_over(queued)
 
     def next_due(self, hop: Hop) -> Queued | None:
         """Return the next entry to send there, and count it as sent; None if there is none, or no room."""
-        outgoing = self._outgoing.get(hop)
+        outgoing = self.outgoing.get(hop)
         while outgoing is not None and outgoing.turns:
             room = self._window - (outgoing.count - outgoing.taken)
             if room <= 0:
@@ -106,7 +104,7 @@ class Hops:
         """Make the part from sequence `at` on an entry of its own, for all hops that carry it, and return it."""
         part = self._queue.split(queued, at)
         for hop, number in part.hops.items():
-            outgoing = self._outgoing[hop]
+            outgoing = self.outgoing[hop]
             if number:
                 outgoing.sent.cut(number)
                 outgoing.sent.replace(number, part)
@@ -116,7 +114,7 @@ class Hops:
 
     def take_all_back(self, hop: Hop) -> None:
         """Take back what the hop has not confirmed, to send it by another path or there again."""
-        outgoing = self._outgoing.get(hop)
+        outgoing = self.outgoing.get(hop)
         if outgoing is None:
             return
         sent = [queued for _, _, queued in outgoing.sent]
@@ -133,7 +131,7 @@ class Hops:
     def take_back(self, queued: Queued) -> None:
         """Take the entry back from all hops. Confirmations that still arrive for it are ignored."""
         for hop, number in queued.hops.items():
-            outgoing = self._outgoing[hop]
+            outgoing = self.outgoing[hop]
             if number:
                 outgoing.sent.take(number, number + queued.count - 1)
             else:
@@ -147,12 +145,12 @@ class Hops:
 
     def taken(self, hop: Hop, number: int) -> None:
         """The hop has taken the first `number` publications of this connection."""
-        outgoing = self._outgoing.get(hop)
+        outgoing = self.outgoing.get(hop)
         if outgoing is not None and number > outgoing.taken:
             outgoing.taken = min(number, outgoing.count)
 
     def parked(self, hop: Hop, ranges: Ranges) -> None:
-        outgoing = self._outgoing.get(hop)
+        outgoing = self.outgoing.get(hop)
         if outgoing is not None:
             for first, last in ranges:
                 for queued in self._exactly(outgoing, hop, first, last):
@@ -160,12 +158,13 @@ class Hops:
 
     def passed(self, hop: Hop, ranges: Ranges) -> list[Queued]:
         """The hop confirms these numbers. Return the entries that nobody has to confirm any more."""
-        outgoing = self._outgoing.get(hop)
+        outgoing = self.outgoing.get(hop)
         if outgoing is None:
             return []
         done: list[Queued] = []
         for first, last in ranges:
-            for queued in self._take_exactly(outgoing, hop, first, last):
+            whole = outgoing.sent.pop(first, last)
+            for queued in (whole,) if whole is not None else self._take_exactly(outgoing, hop, first, last):
                 del queued.hops[hop]
                 if queued.parked_beyond:
                     queued.parked_beyond -= {hop}
@@ -193,9 +192,6 @@ class Hops:
 
     def _take_exactly(self, outgoing: _Outgoing, hop: Hop, first: int, last: int) -> list[Queued]:
         """Like `_exactly`, but also remove them from the hop."""
-        whole = outgoing.sent.pop(first, last)
-        if whole is not None:
-            return [whole]
         found = self._exactly(outgoing, hop, first, last)
         outgoing.sent.take(first, last)
         return found
@@ -204,7 +200,7 @@ class Hops:
 
     def oldest(self, hop: Hop) -> int | None:
         """Return the serial of the first entry that the hop was not sent or has not confirmed; None if none."""
-        outgoing = self._outgoing.get(hop)
+        outgoing = self.outgoing.get(hop)
         if outgoing is None:
             return None
         sent = outgoing.sent.first
@@ -214,16 +210,18 @@ class Hops:
 
     def is_behind(self, hop: Hop) -> bool:
         """Return True if the first entry that the hop has not confirmed is parked."""
-        first = self._outgoing[hop].sent.first
+        first = self.outgoing[hop].sent.first
         return first is not None and first[2].parked
 
 
 class _Incoming:
     """What arrives over one session, or from one client. 0 <= taken <= count."""
 
-    __slots__ = ("count", "taken", "waiting")
+    __slots__ = ("count", "taken", "waiting", "window")
 
-    def __init__(self) -> None:
+    def __init__(self, window: int | None) -> None:
+        self.window = window
+        """The window of a client; None for a broker, which has said its own."""
         self.count = 0
         self.taken = 0
         """The count last reported to the sender."""
@@ -245,10 +243,12 @@ class Senders:
         """Count publications that just arrived from there, and return the number of the first."""
         incoming = self._incoming.get(sender)
         if incoming is None:
-            incoming = self._incoming[sender] = _Incoming()
+            window = self._window if isinstance(sender, LocalClient) else None
+            incoming = self._incoming[sender] = _Incoming(window)
         first = incoming.count + 1
         incoming.count += count
-        self._tell(sender, incoming)
+        if incoming.window is None or 2 * (incoming.count - incoming.taken) >= incoming.window:
+            self._tell(sender, incoming)
         return first
 
     def forget(self, sender: Hop) -> None:
@@ -256,29 +256,29 @@ class Senders:
 
     def wait(self, queued: Queued) -> None:
         """The entry begins to hold up its first sender."""
-        incoming = self._first(queued)
+        senders = queued.senders
+        incoming = self._incoming.get(senders[0][0]) if senders else None
         if incoming is not None:
             incoming.waiting += queued.count
 
     def go_on(self, queued: Queued) -> None:
         """The entry holds up nobody any more."""
-        incoming = self._first(queued)
+        senders = queued.senders
+        incoming = self._incoming.get(senders[0][0]) if senders else None
         if incoming is not None:
-            incoming.waiting = max(incoming.waiting - queued.count, 0)
-            self._tell(queued.senders[0][0], incoming)
+            before, incoming.waiting = incoming.waiting, max(incoming.waiting - queued.count, 0)
+            if before > MAX_WAITING_PER_SENDER:  # otherwise the sender has been told already
+                self._tell(senders[0][0], incoming)
 
     def waiting(self, queued: Queued) -> int:
         """Return how many publications of the entry's first sender wait here."""
-        incoming = self._first(queued)
+        incoming = self._incoming.get(queued.senders[0][0]) if queued.senders else None
         return 0 if incoming is None else incoming.waiting
-
-    def _first(self, queued: Queued) -> _Incoming | None:
-        return self._incoming.get(queued.senders[0][0]) if queued.senders else None
 
     def _tell(self, sender: Hop, incoming: _Incoming) -> None:
         if incoming.waiting > MAX_WAITING_PER_SENDER:
             return
-        window = self._window if isinstance(sender, LocalClient) else self._window_of(sender)
+        window = self._window_of(name_of(sender)) if incoming.window is None else incoming.window
         if 2 * (incoming.count - incoming.taken) >= window:
             incoming.taken = incoming.count
             self._port.send(name_of(sender), Taken(incoming.count))

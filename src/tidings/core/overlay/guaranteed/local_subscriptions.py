@@ -48,7 +48,8 @@ class LocalSubscriptions:
         """Record id -> the subscriptions that use it."""
         self.orphans: Mapping[str, None] = {}
         """Records that nobody uses since the broker lost its disk; their clients may subscribe again."""
-        self._headers: set[tuple[str, str]] = set()
+        self.headers: set[tuple[str, str]] = set()
+        """Those that want only headers."""
         self._targets: dict[tuple[LogEntry, ...], Targets] = {}
         """Cache: who gets everything that these records select. Cleared whenever that may change."""
 
@@ -56,14 +57,14 @@ class LocalSubscriptions:
         self._targets.clear()
         self.users.setdefault(held.record, {})[client, subscription] = held
         if held.headers:
-            self._headers.add((client, subscription))
+            self.headers.add((client, subscription))
 
     def remove(self, client: str, subscription: str, held: ClientSubscription) -> bool:
         """Remove the subscription. Return True if nothing uses its record any more."""
         self._targets.clear()
         users = self.users[held.record]
         del users[client, subscription]
-        self._headers.discard((client, subscription))
+        self.headers.discard((client, subscription))
         return not users
 
     def set_orphans(self, records: Sequence[str]) -> None:
@@ -72,7 +73,7 @@ class LocalSubscriptions:
 
     def only_headers(self, client: str, subscriptions: Sequence[str]) -> bool:
         """Return True if none of these subscriptions needs more than headers. (Queued events are whole.)"""
-        return bool(self._headers) and all((client, name) in self._headers for name in subscriptions)
+        return all((client, name) in self.headers for name in subscriptions)
 
     def targets(self, stretch: Stretch, entries: tuple[LogEntry, ...]) -> list[tuple[Stretch, Targets]]:
         """Cut the stretch where its targets change, given our records that select it."""

@@ -69,12 +69,15 @@ class Parking:
 
     def placed(self, queued: Queued) -> None:
         """The entry now waits. Schedule a sweep, so that its publisher does not wait for what may be parked."""
+        now = queued.taken_at
         if self._sweep_at is None:  # else one is already due by then
-            self.set_sweep()
-        if self._queue.parked_count and self._is_stuck(queued, self._port.now):
-            self.sweep_soon()
-        elif queued.local and self._is_waited_for(queued):
-            self.sweep_soon(PROMPT_NS)
+            self._sweep_by(now + SWEEP_NS)
+        if self._queue.parked_count and self._is_stuck(queued, now):
+            self._sweep_soon(now, SOON_NS)
+        elif self._sweep_all and self._sweep_at is not None and self._sweep_at <= now + PROMPT_NS:
+            pass  # it will be looked at in time
+        elif self._is_waited_for(queued):
+            self._sweep_soon(now, PROMPT_NS)
 
     def finished(self, queued: Queued) -> None:
         """Everybody has the entry."""
@@ -88,16 +91,22 @@ class Parking:
 
     # --- Sweeping
 
-    def set_sweep(self, after_ns: int = SWEEP_NS) -> None:
-        at = self._port.now + after_ns
+    def set_sweep(self) -> None:
+        self._sweep_by(self._port.now + SWEEP_NS)
+
+    def sweep_soon(self) -> None:
+        """Sweep early: even recent entries may be parked."""
+        self._sweep_soon(self._port.now, SOON_NS)
+
+    def _sweep_soon(self, now: int, after_ns: int) -> None:
+        self._sweep_all = True
+        if self._sweep_at is None or now + after_ns < self._sweep_at:  # else one is already due by then
+            self._sweep_by(now + min(after_ns + SOON_PER_WAITING_NS * self._queue.unparked_count, SWEEP_NS))
+
+    def _sweep_by(self, at: int) -> None:
         if self._sweep_at is None or at < self._sweep_at:
             self._sweep_at = at
             self._port.set_timer(self._timer, at)
-
-    def sweep_soon(self, after_ns: int = SOON_NS) -> None:
-        """Sweep early: even recent entries may be parked."""
-        self._sweep_all = True
-        self.set_sweep(min(after_ns + SOON_PER_WAITING_NS * self._queue.unparked_count, SWEEP_NS))
 
     def sweep(self) -> list[Queued]:
         """Park what waits only for unreachable hops, and delete from disk what is done. Return the new gaps, which the
@@ -121,7 +130,7 @@ class Parking:
             if not look_again and now - queued.taken_at < PROMPT_NS:
                 look_again = self._is_waited_for(queued)
         if look_again:
-            self.sweep_soon(PROMPT_NS)
+            self._sweep_soon(now, PROMPT_NS)
         gaps = self._park(stuck) if stuck else []
         self._spill.sweep()
         if self._queue.unparked_count or self._spill.is_outdated:

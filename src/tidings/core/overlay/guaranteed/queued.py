@@ -27,6 +27,8 @@ def name_of(hop: Hop) -> str:
     return hop.name if isinstance(hop, LocalClient) else hop
 
 
+MAX_IDLE_FLOWS = 1_024
+"""So many flows may be kept although nothing of them waits: most go on."""
 NOBODY: frozenset[Hop] = frozenset()
 
 
@@ -165,7 +167,7 @@ class Queue:
             del self._unparked[queued.serial]
         ranges = self._flows[queued.flow]
         ranges.pop(queued.last if queued.is_gap else queued.first, queued.last)
-        if not ranges:
+        if len(self._flows) > MAX_IDLE_FLOWS and not ranges:
             del self._flows[queued.flow]
         return True
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from tidings.core.errors import FilterError, StoreCorrupt, TopicError, WireError
-from tidings.core.events.run import Stretch
+from tidings.core.events.run import Run, Stretch
 from tidings.core.events.subscription import Interest, make_interest
 from tidings.core.overlay.guaranteed.messages import Record, SilentRecord
 from tidings.core.overlay.guaranteed.regions import Region
@@ -245,12 +245,14 @@ class SubscriptionLog:
 
         A publication that does not decode is dropped and reported to `complain`.
         """
-        found: list[tuple[Stretch, Route]] = []
-        known = stretch.selection_token is self._matcher.token
-        for part in (stretch,) if known else self._matcher.parts(stretch, complain):
-            route = self._routes.get((part.selection, origin))
-            found.append((part, self._route(part.selection, origin) if route is None else route))
-        return found
+        if isinstance(stretch, Run):
+            parts = self._matcher.cut(stretch, complain)
+            return [(part, self._route(part.selection, origin)) for part in parts]
+        try:
+            return [(stretch, self._route(self._matcher.select(stretch), origin))]
+        except WireError as error:
+            complain(error)
+            return []
 
     def route(self, stretch: Stretch, origin: Label) -> Route:
         """Return who wants any of these publications, which all had one route when they were taken."""
