@@ -48,7 +48,7 @@ class AsyncPort:
         """Messages dropped because their peer had no session."""
         self._on_timer = on_timer
         self._on_unsent = on_unsent
-        self._timers: dict[TimerName, asyncio.TimerHandle] = {}
+        self._timers: dict[TimerName, asyncio.Handle] = {}
         self._zero_ns = time.time_ns() - time.monotonic_ns()
 
     @property
@@ -85,8 +85,11 @@ class AsyncPort:
         self._timers.clear()
 
     def _arm(self, name: TimerName, at: int) -> None:
-        delay_seconds = max(0, at - self.now) / NS_PER_SECOND
-        self._timers[name] = asyncio.get_running_loop().call_later(delay_seconds, self._fire, name, at)
+        loop, delay_ns = asyncio.get_running_loop(), at - self.now
+        if delay_ns > 0:
+            self._timers[name] = loop.call_later(delay_ns / NS_PER_SECOND, self._fire, name, at)
+        else:  # before what is scheduled from now on, such as the commit of what this turn writes
+            self._timers[name] = loop.call_soon(self._fire, name, at)
 
     def _fire(self, name: TimerName, at: int) -> None:
         if self.now < at:  # the loop rounds, and a protocol must not see its timer too early
