@@ -57,7 +57,10 @@ Shared = tuple[object, ...] | None
 were), or everything of a forwarded or stamped publication but its event. None: plain publications."""
 
 Chunk = bytes | bytearray | memoryview
+_BATCHES = (PublicationBatch, NotificationBatch, ForwardBatch, StampedBatch)
 _Batch = PublicationBatch | NotificationBatch | ForwardBatch | StampedBatch
+_WRAPPED = (Carried, Relayed)
+"""They travel in other messages."""
 _NIL = 0xC0
 _PLACE = Raw(bytes((_NIL,)))
 """A placeholder for a shared encoding. At most a string follows it, which cannot contain this byte."""
@@ -168,7 +171,7 @@ class Outbox:
             self._add_passed(message)
         else:
             self._close_all()
-            self._store(_body(message))
+            self._store(_body(message) if isinstance(message, _WRAPPED) else message)
             if isinstance(message, Carried):
                 self.sent_events += message.count
             self._begin_turn()
@@ -299,7 +302,7 @@ class StreamOutbox(Outbox):
     """Stores frames one after the other, gathered into chunks."""
 
     def _store(self, body: object) -> None:
-        if self.policy.lossless and isinstance(body, _Batch) and len(body.events) == 1:
+        if isinstance(body, _BATCHES) and self.policy.lossless and len(body.events) == 1:
             shared = memoryview(body.events[0])
             if len(shared) >= SHARED_BYTES:
                 self._store_around(shared, body)
@@ -373,14 +376,12 @@ def _shared_by(message: Forward | Stamped) -> Shared:
     return message.generation, message.stamp
 
 
-def _body(message: Message) -> object:
+def _body(message: Carried | Relayed) -> object:
     """Return the body as it travels: events and messages inside it are already encoded."""
     if isinstance(message, Carried):
         header = (message.origin, message.numbers, message.route, message.by)
         return CarriedEvent(*header, message.stretch.raw)
-    if isinstance(message, Relayed):
-        return RelayedBody(message.peer, message.serial, encode(message.message))
-    return message
+    return RelayedBody(message.peer, message.serial, encode(message.message))
 
 
 def _groups(shared: tuple[object, ...]) -> list[tuple[object, ...]]:
