@@ -95,10 +95,11 @@ class BusShares:
     def finish(
         self, subscription_id: str, numbers: Ranges, *, at_once: bool = False, expired: bool = False
     ) -> None:
+        holder = self._holder
         for first, last in numbers:
-            self._holder.finish(subscription_id, first, last, expired=expired)
+            holder.finish(subscription_id, first, last, expired=expired, reports=at_once)
         if at_once:
-            self._holder.report()
+            holder.report()
 
     def give_back(self, subscription_id: str, number: int, after_ns: int, *, aside: bool) -> None:
         self._holder.give_back(subscription_id, number, after_ns, aside=aside)

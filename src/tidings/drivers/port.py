@@ -49,7 +49,7 @@ class AsyncPort:
         """Messages dropped because their peer had no session."""
         self._on_timer = on_timer
         self._on_unsent = on_unsent
-        self._timers: dict[TimerName, asyncio.TimerHandle] = {}
+        self._timers: dict[TimerName, asyncio.Handle] = {}
         self._zero_ns = time.time_ns() - time.monotonic_ns()
 
     @property
@@ -88,10 +88,13 @@ class AsyncPort:
         self._timers.clear()
 
     def _arm(self, name: TimerName, at: int) -> None:
-        # Up to a whole millisecond, as event loops count: a timer that fired earlier would be set again and again.
-        delay_ms = max(0, -((self.now - at) // NS_PER_MS))
-        loop = asyncio.get_running_loop()
-        self._timers[name] = loop.call_later(delay_ms / MS_PER_SECOND, self._fire, name, at)
+        loop, delay_ns = asyncio.get_running_loop(), at - self.now
+        if delay_ns > 0:
+            # Up to a whole millisecond, as event loops count: a timer that fired earlier would be set again and again.
+            delay_ms = -(-delay_ns // NS_PER_MS)
+            self._timers[name] = loop.call_later(delay_ms / MS_PER_SECOND, self._fire, name, at)
+        else:  # before what is scheduled from now on, such as the commit of what this turn writes
+            self._timers[name] = loop.call_soon(self._fire, name, at)
 
     def _fire(self, name: TimerName, at: int) -> None:
         if self.now < at:  # the loop rounds, and a protocol must not see its timer too early

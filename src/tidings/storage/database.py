@@ -112,10 +112,11 @@ class Database:
     def in_transaction(self) -> bool:
         return self._opened().in_transaction
 
-    def commit(self) -> None:
-        """Commit to disk; after an error, nothing of the transaction is left."""
+    def commit(self, columns: str = "", *values: object) -> None:
+        """Commit to disk, and set more `columns` of the counter's row; after an error, nothing of the transaction is
+        left."""
         try:
-            self._commit(changed=True)
+            self._commit(columns, *values, changed=True)
         except BaseException:
             self.roll_back()
             raise
@@ -157,14 +158,13 @@ class Database:
             if mark is not None:
                 mark.close()
 
-    def _commit(self, *, changed: bool) -> None:
+    def _commit(self, columns: str = "", *values: object, changed: bool) -> None:
         if changed:
-            counter = self.kind.counter
-            self.execute(f"UPDATE {counter} SET id = id + 1")  # noqa: S608
-            number = self._number()
+            counted = f"UPDATE {self.kind.counter} SET id = id + 1{columns} RETURNING id"  # noqa: S608
+            numbers = self.execute(counted, *values)
         self.execute("COMMIT")
         if changed and self._mark is not None:
-            self._mark.put(number)
+            self._mark.put(max((number for (number,) in numbers), default=0))
 
     def _number(self) -> int:
         """Return the transaction number; 0 if its row is gone, which the owner of the content reports."""

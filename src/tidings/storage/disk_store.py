@@ -175,12 +175,11 @@ class DiskStore:
     def write(self, changes: Sequence[Change]) -> None:
         database = self._open_database()
         check_tables(changes)
-        if changes:
+        if changes and self._on_pending is not None:
+            self._write_in_turn(changes, self._on_pending)
+        elif changes:
             with database.told():
-                if self._on_pending is None:
-                    self._write_through(changes)
-                else:
-                    self._write_in_turn(changes, self._on_pending)
+                self._write_through(changes)
 
     def commit(self) -> None:
         database = self._open_database()
@@ -190,7 +189,7 @@ class DiskStore:
                     self._apply_pending()
                 finally:
                     self._in_turn, self._room_bytes, self._pending = False, None, {}
-                database.commit()
+                database.commit(", checksum = ?", self._tally.seal)
 
     def size_bytes(self, table: str) -> int:
         with self._checked_table(table).told():
@@ -214,7 +213,9 @@ class DiskStore:
         database, tally = self._open_database(), self._tally.copy()
         try:
             with database.transaction(write=True):
-                self._apply_all(tally, changes)
+                for change in changes:
+                    self._apply(tally, *change)
+                database.execute("UPDATE seal SET checksum = ?", tally.seal)
             self._tally = tally
         except StoreError:
             raise
@@ -223,13 +224,16 @@ class DiskStore:
             raise
 
     def _write_in_turn(self, changes: Sequence[Change], on_pending: Callable[[], None]) -> None:
-        first = not self._in_turn
-        added_bytes = sum(len(key) + len(value) for _, key, value in changes if value is not None)
+        first, added_bytes = not self._in_turn, 0
+        for _, key, value in changes:
+            if value is not None:
+                added_bytes += len(key) + len(value)
         if added_bytes:
             self._take_room(_BYTES_PER_BYTE * added_bytes)
         for table, key, value in changes:
             if value is not None and self._pending.get((table, key), b"") is None:
-                self._apply_pending()  # deleted before, so its place is the last one now
+                with self._open_database().told():
+                    self._apply_pending()  # deleted before, so its place is the last one now
             self._pending[table, key] = value
         self._in_turn = True
         if first:
@@ -245,7 +249,8 @@ class DiskStore:
         try:
             if not database.in_transaction:
                 database.begin()
-            self._apply_all(tally, ((*place, value) for place, value in self._pending.items()))
+            for (table, key), value in self._pending.items():
+                self._apply(tally, table, key, value)
         except BaseException:
             self._broken = True
             database.roll_back()
@@ -255,17 +260,13 @@ class DiskStore:
     def _take_room(self, size_bytes: int) -> None:
         """Raise StoreFull unless there is room for so much; the disk is asked once a turn."""
         if self._room_bytes is None:
-            disk = os.statvfs(self.path)
+            with self._open_database().told():
+                disk = os.statvfs(self.path)
             self._room_bytes = disk.f_bavail * disk.f_frsize - _ROOM_BYTES
         if self._room_bytes < size_bytes:
             needed_kib = size_bytes + _ROOM_BYTES >> 10
             raise StoreFull(f"{self.path}: no room to write (less than {needed_kib} KiB free)")
         self._room_bytes -= size_bytes
-
-    def _apply_all(self, tally: _Tally, changes: Iterable[Change]) -> None:
-        for change in changes:
-            self._apply(tally, *change)
-        self._open_database().execute("UPDATE seal SET checksum = ?", tally.seal)
 
     def _apply(self, tally: _Tally, table: str, key: bytes, value: bytes | None) -> None:
         database = self._open_database()

@@ -21,6 +21,7 @@ from tidings.core.events.run import (
     RunMaker,
     Stretch,
     decode_stretch,
+    encoding,
     singles,
     stamped,
     stripped,
@@ -95,6 +96,7 @@ def test_every_stretch_of_a_run_is_what_its_events_are_one_by_one(
             assert (stretch.first, stretch.last) == (first + start, first + end)
             assert stretch.count == end - start + 1
             assert encodings(stretch) == [bytes(single.raw) for single in plain[start : end + 1]]
+            assert encoding(back, first + start, first + end) == bytes(stretch.raw)
             inner = stretch.cut(stretch.last, stretch.last) if isinstance(stretch, Run) else stretch
             assert encodings(inner) == [bytes(plain[end].raw)]
 
@@ -154,6 +156,7 @@ def test_every_stretch_of_an_ordered_run_is_what_its_events_are_one_by_one(
             )
             expected = [bytes(single.raw) for single in plain[start : end + 1]]
             assert encodings(stretch) == encodings(decode_stretch(stretch.raw)) == expected
+            assert encoding(back, 1 + start, 1 + end) == bytes(stretch.raw)
             left = stripped(back).cut(1 + start, 1 + end)  # type: ignore[union-attr]
             again = decode_stretch(left.raw)
             assert isinstance(again, Run) and again.kind == left.kind == BARE and not again.body

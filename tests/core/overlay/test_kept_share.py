@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from msgspec import Raw
+from msgspec import Raw, msgpack
 
 from breadth import examples
 from tidings.core.events.event import decode_event, make_no_ops, make_publication
+from tidings.core.events.run import RunMaker
 from tidings.core.events.timestamp import Timestamp
 from tidings.core.overlay.guaranteed.kept_share import KeptShare, stored_shares
 from tidings.core.overlay.guaranteed.share_definition import TABLE, ShareDefinition
 from tidings.core.store import MemoryStore
+from tidings.core.structures.ranges import merged
 
 MEMBERS = ("a", "b")
 DEFINITION = ShareDefinition("jobs", ("/jobs",), None, True, "", "none", 10**9)
@@ -297,3 +301,51 @@ def test_a_no_op_is_not_kept_and_does_not_come_again() -> None:
     kept.take(make_no_ops("s", 0, 1, "/jobs", 1, Timestamp(0, 7), 2))
     assert kept.queue.count == 0
     assert kept.highest(("s", 0)) == 1
+
+
+@pytest.mark.parametrize("events", [2, 7, 8, 9, 700])
+def test_a_row_done_in_any_order_stays_small_and_survives_restarts(events: int) -> None:
+    maker = RunMaker("p", 0)
+    for sequence in range(1, events + 1):
+        maker.add(sequence, "/jobs", {}, b"", 1)
+    store = MemoryStore()
+    kept = KeptShare(DEFINITION, store)
+    kept.create()
+    kept.take(*maker.take_all())
+    empty = [key for key, _ in store.read(TABLE) if not key.startswith(b"jobs\0r")]
+    kept.queue.join("a", events)
+    kept.due(0)
+    left = list(range(1, events + 1))
+    random.Random(events).shuffle(left)
+    while left:
+        number = left.pop()
+        assert kept.finish("a", ((number, number),)) == (((number, number),), ())
+        written = sum(len(value) for key, value in store.read(TABLE) if key.startswith(b"jobs\0d"))
+        assert written <= events // 8 + 4
+        if len(left) % 100 == 1:
+            (kept,) = stored_shares(store, 0)
+            assert kept.queue.join("a", events, ((1, events),)) == merged((n, n) for n in left)
+    assert [key for key, _ in store.read(TABLE)] == [*empty, b"jobs\0s"]
+    assert kept.size_bytes == 0
+
+
+def test_ranges_of_earlier_versions_say_what_is_done() -> None:
+    maker, store = RunMaker("p", 0), MemoryStore()
+    for sequence in range(1, 11):
+        maker.add(sequence, "/jobs", {}, b"", 1)
+    kept = KeptShare(DEFINITION, store)
+    kept.create()
+    kept.take(*maker.take_all())
+    kept.queue.join("a", 10)
+    kept.due(0)
+    store.write([(TABLE, b"jobs\0d" + (1).to_bytes(8), msgpack.encode([(2, 4), (9, 11)]))])
+    (again,) = stored_shares(store, 0)
+    assert [handout.first for handout, *_ in again.due(0)] == []
+    again.queue.join("a", 10)
+    assert [handout.first for handout, *_ in again.due(LATER)] == [1, 4, 5, 6, 7, 8]
+    assert again.finish("a", ((4, 8),)) == (((4, 8),), ())
+    (again,) = stored_shares(store, 0)
+    again.queue.join("a", 10)
+    assert [handout.first for handout, *_ in again.due(LATER)] == [1]
+    assert again.finish("a", ((1, 1),)) == (((1, 1),), ())
+    assert not [key for key, _ in store.read(TABLE) if key.startswith((b"jobs\0d", b"jobs\0r"))]

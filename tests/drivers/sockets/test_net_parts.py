@@ -7,6 +7,7 @@ import random
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -297,6 +298,24 @@ def test_a_timer_may_be_set_again_when_it_fires_and_none_outlives_the_port() -> 
         assert fired == 3
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("factory", [None, loop_factory()])
+def test_a_timer_that_is_due_comes_before_what_is_scheduled_after_it(
+    factory: Callable[[], asyncio.AbstractEventLoop] | None,
+) -> None:
+    async def main() -> None:
+        order: list[str] = []
+        port = AsyncPort("n", on_timer=lambda name: order.append("timer"), emit=lambda fact: None)
+        loop = asyncio.get_running_loop()
+        loop.call_soon(order.append, "before")
+        port.set_timer(("x",), port.now)
+        loop.call_soon(order.append, "after")
+        await asyncio.sleep(0.001)
+        assert order == ["before", "timer", "after"]
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(main())
 
 
 def test_messages_without_a_session_are_counted() -> None:

@@ -53,7 +53,9 @@ class GroupMember:
         asked = (request.subscription, request.topics, request.filter)
         self._session.subscribe(Subscription(*asked, group=request.name, group_by=request.group_by))
 
-    def finish(self, subscription: str, first: int, last: int, *, expired: bool = False) -> None:
+    def finish(
+        self, subscription: str, first: int, last: int, *, expired: bool = False, reports: bool = False
+    ) -> None:
         self._port.emit(ShareFinished(subscription, ((first, last),), ()))
 
     def report(self) -> None:

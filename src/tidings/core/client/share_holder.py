@@ -128,8 +128,11 @@ class ShareHolder(Part):
         self._held[request.subscription] = _Held(request)
         self._send(request)
 
-    def finish(self, subscription: str, first: int, last: int, *, expired: bool = False) -> None:
-        """The application is done with these, or was not shown them because they had expired; ShareFinished follows."""
+    def finish(
+        self, subscription: str, first: int, last: int, *, expired: bool = False, reports: bool = False
+    ) -> None:
+        """The application is done with these, or was not shown them because they had expired; ShareFinished follows.
+        Unless the caller `reports` at once, the broker is told by the end of the turn."""
         held = self._held.get(subscription)
         if held is None:
             return
@@ -139,7 +142,7 @@ class ShareHolder(Part):
         if expired:
             held.expired.add_range(first, last + 1)
             held.unsent_expired.append((first, last))
-        if not self._reporting:
+        if not (self._reporting or reports):
             self._reporting = True
             self.port.set_timer((self.name, "report"), self.port.now)
 

@@ -177,6 +177,13 @@ class Run(Struct, array_like=True, eq=False, gc=False):
         made.bounds = [bound - shift for bound in bounds[start : end + 1]]
         return made
 
+    def encoding(self, first: int, last: int) -> bytes:
+        """Return the encoding of the stretch from sequence `first` to `last`; a single event is not checked."""
+        if first < last or self.stamp is not None or self.kind == BARE:
+            return bytes(self.cut(first, last).raw)
+        bounds, place = self._bounds(), first - self.first
+        return bytes(self.body[bounds[place] : bounds[place + 1]])
+
     def without(self, sequences: Sequence[int]) -> list[Run | Publication]:
         """Return the stretches between these sequences, which are ascending."""
         edges = [self.first - 1, *sequences, self.last + 1]
@@ -493,6 +500,14 @@ def cut(stretch: Stretch, first: int, last: int) -> Stretch:
         return stretch
     assert isinstance(stretch, Run)
     return stretch.cut(max(stretch.first, first), min(stretch.last, last))
+
+
+def encoding(stretch: Stretch, first: int, last: int) -> bytes:
+    """Return the encoding of its events with sequences from `first` to `last`, which it has."""
+    if first == stretch.first and last == stretch.last:
+        return bytes(stretch.raw)
+    assert isinstance(stretch, Run)
+    return stretch.encoding(first, last)
 
 
 def stamped(stretch: Stretch, layout: int, stamp: Timestamp) -> Stretch:

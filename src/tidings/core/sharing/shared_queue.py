@@ -305,17 +305,20 @@ class SharedQueue:
         """Give the next items to whoever has least, in small parts if there are few."""
         found: list[Handout] = []
         members = self.members
+        with_room = members.with_room
         while (lowest := self._waiting.first) is not None:
             member = members.choose()
             if member is None:
                 break
             first, last, attempts = lowest
-            share = self.waiting_count if len(members) == 1 else self.waiting_count // (2 * members.with_room)
-            last = min(last, first + max(1, min(members.room(member), share)) - 1)
+            share = self.waiting_count if len(members) == 1 else self.waiting_count // (2 * with_room)
+            room = members.room(member)
+            last = min(last, first + max(1, min(room, share)) - 1)
             self._waiting.take(first, last)
             self.waiting_count -= last - first + 1
             self._give(member, first, last, attempts + 1)
             found.append(Handout(member, first, last, attempts + 1))
+            with_room -= room == last - first + 1
         return found
 
     def _by_key(self, turns: KeyTurns) -> list[Handout]:

@@ -119,6 +119,11 @@ class RangeMap(Generic[Value]):
         if found is not None and found[0] == last:
             self._remove(first)
             return [(first, last, found[1])]
+        if found is not None and found[0] > last >= first:  # the front of one range
+            del self._ranges[first]
+            self._starts[bisect_left(self._starts, first, lo=self._head)] = last + 1
+            self._ranges[last + 1] = found
+            return [(first, last, found[1])]
         pieces = self.overlapping(first, last)
         if pieces:
             self.cut(pieces[0][0])

@@ -59,6 +59,8 @@ were), or everything of a forwarded or stamped publication but its event. None: 
 
 Chunk = bytes | bytearray | memoryview
 _Batch = PublicationBatch | NotificationBatch | ForwardBatch | StampedBatch
+_WRAPPED = (Carried, Relayed)
+"""They travel in other messages."""
 _NIL = 0xC0
 _PLACE = Raw(bytes((_NIL,)))
 """A placeholder for a shared encoding. At most a string follows it, which cannot contain this byte."""
@@ -173,7 +175,7 @@ class Outbox:
             self._add_passed(message)  # type: ignore[arg-type]
         else:
             self._close_all()
-            self._store(_body(message) if kind is Carried or kind is Relayed else message)
+            self._store(_body(message) if isinstance(message, _WRAPPED) else message)
             if isinstance(message, Carried):
                 self.sent_events += message.count
             self._begin_turn()
@@ -411,14 +413,12 @@ def _shared_by(message: Forward | Stamped) -> Shared:
     return message.generation, message.stamp
 
 
-def _body(message: Message) -> object:
+def _body(message: Carried | Relayed) -> object:
     """Return the body as it travels: events and messages inside it are already encoded."""
     if isinstance(message, Carried):
         header = (message.origin, message.numbers, message.route, message.by)
         return CarriedEvent(*header, message.stretch.raw)
-    if isinstance(message, Relayed):
-        return RelayedBody(message.peer, message.serial, encode(message.message))
-    return message
+    return RelayedBody(message.peer, message.serial, encode(message.message))
 
 
 def _groups(shared: tuple[object, ...]) -> list[tuple[object, ...]]:

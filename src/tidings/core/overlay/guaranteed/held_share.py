@@ -388,5 +388,6 @@ def inside_client(definition: ShareDefinition) -> str:
 
 def _member(holder: Holder) -> str:
     client, subscription = holder
-    parts = (client.broker, client.client) if isinstance(client, FarClient) else ("", client)
-    return "\0".join((*parts, subscription))
+    if isinstance(client, FarClient):
+        return f"{client.broker}\0{client.client}\0{subscription}"
+    return f"\0{client}\0{subscription}"

@@ -20,7 +20,7 @@ from msgspec import Raw
 
 from tidings.core.errors import StoreCorrupt, WireError
 from tidings.core.events.event import WHOLE
-from tidings.core.events.run import Stretch, cut, decode_stretch, look
+from tidings.core.events.run import Stretch, cut, decode_stretch, encoding, look
 from tidings.core.overlay.guaranteed.share_definition import (
     TABLE,
     ShareDefinition,
@@ -66,15 +66,40 @@ class _Row:
         self.size_bytes = size_bytes
         self.late = late
         """Out of order: the sequencers had given up on these events."""
-        self.done: RangeSet | None = None
+        self.done = 0
+        """A bit for each event that is done, the lowest for the first."""
         self.stretch: Stretch | None = None
         """The events; None: read them again."""
+
+    @property
+    def is_done(self) -> bool:
+        return self.done.bit_count() > self.last - self.first
+
+    def finish(self, first: int, last: int) -> None:
+        self.done |= ((1 << last - first + 1) - 1) << first - self.first
+
+    def undone(self) -> Iterator[tuple[int, int]]:
+        """Yield the ranges of events that are not done, ascending."""
+        first, left = self.first, ~self.done & ((1 << self.last - self.first + 1) - 1)
+        while left:
+            skipped = _zeros(left)
+            count = _zeros(~(left >> skipped))
+            first += skipped
+            yield first, first + count - 1
+            first += count
+            left >>= skipped + count
+
+
+def _zeros(bits: int) -> int:
+    """Return how many of the lowest bits are 0, before the first that is 1."""
+    return (bits & -bits).bit_length() - 1
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_row = msgspec.msgpack.Decoder(tuple[int, int, bytes, bool]).decode
 _decode_number = msgspec.msgpack.Decoder(int).decode
-_decode_ranges = msgspec.msgpack.Decoder(list[tuple[int, int]]).decode
+_decode_done = msgspec.msgpack.Decoder(bytes | list[tuple[int, int]]).decode
+"""The bits of a row, the lowest first. Ranges, with the number after the last one, are of earlier versions."""
 _decode_mark = msgspec.msgpack.Decoder(tuple[str, int, int]).decode
 _decode_member = msgspec.msgpack.Decoder(str).decode
 _ROW, _DONE, _MARK, _SENT, _ATTEMPT = b"r", b"d", b"m", b"s", b"a"
@@ -135,6 +160,7 @@ class KeptShare:
         """How far an order across publishers has come, or a history (share_history.py): on disk, with the events that
         are up to there."""
         self._store = store
+        self._prefix = definition.name.encode() + b"\0"
         self._rows: RangeMap[_Row] = RangeMap()
         self._recent: OrderedDict[int, _Row] = OrderedDict()
         """Like `_finished_by` an OrderedDict: finding the first entry of a dict skips all deleted before it."""
@@ -155,7 +181,7 @@ class KeptShare:
     # --- On disk
 
     def _key(self, kind: bytes, item: bytes = b"") -> bytes:
-        return self.definition.name.encode() + b"\0" + kind + item
+        return self._prefix + kind + item
 
     def created(self) -> list[Change]:
         """Return the changes that make the share exist."""
@@ -178,7 +204,7 @@ class KeptShare:
         """Take over what was kept before a restart: the kind and number of each row, and its value."""
         attempts: dict[int, int] = {}
         aside: dict[int, int] = {}
-        done: dict[int, RangeSet] = {}
+        done: dict[int, bytes | list[tuple[int, int]]] = {}
         try:
             for item, value in rows:
                 kind, number = item[:1], int.from_bytes(item[1:9])
@@ -188,7 +214,7 @@ class KeptShare:
                     self.size_bytes += len(raw)
                     self._last = max(self._last, last)
                 elif kind == _DONE:
-                    done[number] = RangeSet(_decode_ranges(value))
+                    done[number] = _decode_done(value)
                 elif kind == _MARK:
                     source, incarnation, sequence = _decode_mark(value)
                     self._highest.raise_to((source, incarnation), sequence)
@@ -216,11 +242,15 @@ class KeptShare:
         self._finished_by = OrderedDict(sorted(self._finished_by.items()))
         self._last = max(self._last, self._sent)
         self._noted = {*attempts, *aside}
-        for first, last, row in self._rows:
-            row.done = done.get(first)
-            undone = [(first, last + 1)] if row.done is None else row.done.missing(first, last + 1)
-            for low, stop in undone:
-                self._restore(low, stop - 1, attempts, aside, now)
+        for first, _, row in self._rows:
+            found = done.get(first, b"")
+            if isinstance(found, bytes):
+                row.done = int.from_bytes(found, "little")
+            else:
+                for start, stop in found:
+                    row.finish(start, stop - 1)
+            for low, high in row.undone():
+                self._restore(low, high, attempts, aside, now)
 
     def _restore(
         self, first: int, last: int, attempts: dict[int, int], aside: dict[int, int], now: int
@@ -416,13 +446,13 @@ class KeptShare:
     def _encoded(self, handout: Handout) -> Iterator[Given]:
         member, attempt = handout.member, handout.attempt
         for first, last, row in self._rows.overlapping(handout.first, handout.last):
-            for low, high, before in self._by_release(first, last):
+            for low, high, before in self._by_release(first, last) if self._released else ((first, last, 0),):
                 part = Handout(member, low, high, attempt)
                 yield Given(part, self._encoding(row, low, high), row.late, before)
 
     def _by_release(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
         """Yield these events in parts, with how often those of each part were delivered before their last release."""
-        for number in sorted(self._released.keys() & range(first, last + 1)) if self._released else ():
+        for number in sorted(self._released.keys() & range(first, last + 1)):
             if first < number:
                 yield first, number - 1, 0
             yield number, number, self._released[number]
@@ -431,9 +461,8 @@ class KeptShare:
             yield first, last, 0
 
     def _encoding(self, row: _Row, first: int, last: int) -> bytes:
-        stretch = self._events(row)
         offset = row.sequence - row.first
-        return bytes(cut(stretch, first + offset, last + offset).raw)
+        return encoding(self._events(row), first + offset, last + offset)
 
     def _events(self, row: _Row) -> Stretch:
         if row.stretch is None:
@@ -493,20 +522,22 @@ class KeptShare:
         what does not: somebody else has it, or was done with it first."""
         ranges = merged(ranges)
         had = self.queue.finish(member, ranges)
-        self._note_finished(member, had)
-        mine = RangeSet((first, last + 1) for first, last in had)
-        self._drop(had, self._count_expired(mine, expired) if expired else [])
+        changes = self._note_finished(_person(member), had) if self._noted else []
+        if expired:
+            changes += self._count_expired(had, expired)
+        self._drop(had, changes)
         if had == ranges:
             return ranges, ()
+        mine = RangeSet((first, last + 1) for first, last in had)
         others = [gap for first, last in ranges for gap in mine.missing(first, last + 1)]
         refused = self._not_finished_by(member, tuple((start, stop - 1) for start, stop in others))
         lost = RangeSet((first, last + 1) for first, last in refused)
         done = [gap for first, last in ranges for gap in lost.missing(first, last + 1)]
         return tuple((start, stop - 1) for start, stop in done), refused
 
-    def _count_expired(self, done: RangeSet, expired: Ranges) -> list[Change]:
-        """Count what is among `done`: a client that has no answer reports the same again."""
-        before = self.expired
+    def _count_expired(self, had: Ranges, expired: Ranges) -> list[Change]:
+        """Count what the client had: a client that has no answer reports the same again."""
+        before, done = self.expired, RangeSet((first, last + 1) for first, last in had)
         for first, stop in RangeSet((first, last + 1) for first, last in merged(expired)):
             self.expired += stop - first - sum(high - low for low, high in done.missing(first, stop))
         return [] if self.expired == before else [(TABLE, self._key(_EXPIRED), _encode(self.expired))]
@@ -522,23 +553,22 @@ class KeptShare:
         ]
         return merged([*self.queue.unfinished(ranges), *((number, number) for number in others)])
 
-    def _note_finished(self, member: str, ranges: Ranges) -> None:
+    def _note_finished(self, person: str, ranges: Ranges) -> list[Change]:
         """Remember who was done with what went out more than once: others who had it may report the same."""
         changes: list[Change] = []
         for first, last in ranges:
             for number in self._noted.intersection(range(first, last + 1)):
-                self._finished_by[number] = _person(member)
-                changes.append(self._finished_row(number, _person(member)))
+                self._finished_by[number] = person
+                changes.append(self._finished_row(number, person))
                 if len(self._finished_by) > MAX_FINISHED:
                     oldest = next(iter(self._finished_by))
                     del self._finished_by[oldest]
                     changes.append(self._finished_row(oldest, None))
-        if changes:
-            self._store.write(changes)
+        return changes
 
-    def _finished_row(self, number: int, member: str | None) -> Change:
+    def _finished_row(self, number: int, person: str | None) -> Change:
         key = self._key(_FINISHED, number.to_bytes(8))
-        return (TABLE, key, None if member is None else _encode(member))
+        return (TABLE, key, None if person is None else _encode(person))
 
     def drop_aside(self, ranges: Ranges) -> int:
         """Forget events that were set aside; return how many."""
@@ -578,11 +608,10 @@ class KeptShare:
 
     def _drop_of(self, row: _Row, first: int, last: int) -> list[Change]:
         number = row.first.to_bytes(8)
-        if (first, last) != (row.first, row.last):
-            row.done = row.done or RangeSet()
-            row.done.add_range(first, last + 1)
-            if row.done.missing(row.first, row.last + 1):
-                return [(TABLE, self._key(_DONE, number), _encode(list(row.done)))]
+        row.finish(first, last)
+        if not row.is_done:
+            bits = row.done.to_bytes(row.done.bit_length() + 7 >> 3, "little")
+            return [(TABLE, self._key(_DONE, number), _encode(bits))]
         self._rows.take(row.first, row.last)
         self._forget_recent(row.first)
         self.size_bytes -= row.size_bytes

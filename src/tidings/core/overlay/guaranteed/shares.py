@@ -126,6 +126,8 @@ class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
         self._clients: dict[str, HeldShare | FormerHome] = {}
         """Client inside this broker -> who reads what arrives for it."""
         self._has_mail: dict[str, None] = {}
+        self._has_room: dict[HeldShare, None] = {}
+        """Shares whose holders were done with something in this turn."""
         self._backlog = Backlog()
         """What waits until the log has recovered, the archive or the sequencers answer, or a link to a home is up."""
         self._moves = ShareMoves(port, store, links, self, incarnation=incarnation)
@@ -144,6 +146,11 @@ class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
             clients, self._has_mail = list(self._has_mail), {}
             for client in clients:
                 self._read(client)
+        elif name[1] == "room":
+            shares, self._has_room = list(self._has_room), {}
+            for held in shares:
+                if self._is_here(held):
+                    self._give(held)
         elif name[1] == "check":
             for held in list(self.shares.values()):
                 self._check_lease(held)
@@ -357,8 +364,8 @@ class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
     def on_share_done(self, sender: Client, message: ShareDone) -> None:
         held = self._of(sender, message.subscription, message)
         if held is not None:
+            self._give_soon(held)  # first, so that it is part of the commit of what this writes
             held.finish((sender, message.subscription), message.numbers, message.expired)
-            self._give(held)
 
     def on_share_back(self, sender: Client, message: ShareBack) -> None:
         held = self._of(sender, message.subscription, message)
@@ -379,6 +386,12 @@ class Shares(Part, SubscriptionListener, OrderedShareListener, HistoryListener):
         if not isinstance(client, FarClient):
             self._far.forward(client, subscription, message)
         return None
+
+    def _give_soon(self, held: HeldShare) -> None:
+        """Give by the end of the turn, once for all who are done with something in it."""
+        if not self._has_room:
+            self.port.set_timer((self.name, "room"), self.port.now)
+        self._has_room[held] = None
 
     def _give(self, held: HeldShare) -> None:
         held.give(self.port.now)
