@@ -41,7 +41,7 @@ SEEDS_FOR_A_BUG = range(60)
 
 
 @pytest.mark.parametrize(
-    "seeds", few(blocks(SEEDS, SEEDS_PER_TEST), 2), ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}"
+    "seeds", few(blocks(SEEDS, SEEDS_PER_TEST), 1), ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}"
 )
 @pytest.mark.parametrize("kind", ["home", "far", "moves", "leases", "calm"])
 def test_durable_subscriptions_and_groups_keep_their_promises(seeds: range, kind: str) -> None:

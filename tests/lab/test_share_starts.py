@@ -28,7 +28,7 @@ SEEDS_FOR_A_BUG = range(200)
 
 
 @pytest.mark.parametrize(
-    "seeds", few(blocks(SEEDS, SEEDS_PER_TEST), 2), ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}"
+    "seeds", few(blocks(SEEDS, SEEDS_PER_TEST), 1), ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}"
 )
 @pytest.mark.parametrize("kind", ["home", "far", "moves"])
 def test_history_and_live_events_are_done_once(seeds: range, kind: str) -> None:
