@@ -122,7 +122,9 @@ def test_figure_8_lines_33_38_a_client_that_is_away_gets_the_publication_later(
 
     def attached_only(self: Delivery, queued: Queued, route: Route) -> None:
         queued.local = {
-            client: names for client, names in queued.local.items() if LocalClient(client) in self.hops.outgoing
+            client: names
+            for client, names in queued.local.items()
+            if LocalClient(client) in self.hops.outgoing
         }
         set_pending(self, queued, route)
 

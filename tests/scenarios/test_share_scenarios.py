@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
-from share_runs import WORK, Run, fault, subscriber
+from command import tidings
+from share_runs import HEAD, WORK, Run, fault, subscriber
+from tidings.scenarios.trace.checkers import durable
+from tidings.scenarios.trace.reader import Trace
 
 
 def test_a_group_is_done_with_each_event_once() -> None:
@@ -158,3 +162,15 @@ def test_durable_subscribers_share_one_order_with_everybody(order: str) -> None:
     first = [row["event_id"] for row in (*run.rows("first"), *run.rows("second")) if row["attempt"] == 1]
     assert first == [row["event_id"] for row in run.rows("plain")]
     assert any(row["attempt"] > 1 for row in run.rows("other"))
+
+
+def test_what_is_lost_with_a_broker_s_disk_is_not_judged_and_the_rest_is(tmp_path: Path) -> None:
+    lost = "[[fault]]\nkind = 'crash'\nnodes = ['b2']\nat_s = 4.0\nuntil_s = 4.5\nstate = 'lost'\n"
+    text = subscriber("d0", "durable = 'audit'\n") + subscriber("d1", "durable = 'books'\n", at="b1")
+    (tmp_path / "lost.toml").write_text(HEAD + text + lost)
+    done = tidings("sim", tmp_path / "lost.toml", "--out", tmp_path / "out", "--check", "--quiet")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "(not judged: d0, whose broker loses its disk)" in done.stdout
+    assert "durable: holds" in done.stdout, "d1 is judged"
+    whole = Trace.read(tmp_path / "out")
+    assert not durable(whole).holds and durable(whole.without({"d0"})).holds

@@ -34,7 +34,7 @@ from tidings.lab.newcomers import schedule_newcomers
 from tidings.lab.quiet import unsettled
 from tidings.lab.seeds import CampaignResult, problems_of, run_command, seeds_parser
 from tidings.lab.share_scenarios import BEGIN_S, ORDERED, share_scenario
-from tidings.scenarios.checking import kills_publishers, only_clients_crash
+from tidings.scenarios.checking import kills_publishers, lost_with_disks, only_clients_crash
 from tidings.scenarios.file.expand import expand
 from tidings.scenarios.file.faults import forgetful_nodes
 from tidings.scenarios.file.load import parse_scenario
@@ -52,7 +52,6 @@ from tidings.scenarios.trace.checkers import (
 )
 from tidings.scenarios.trace.memory import MemoryWriter
 from tidings.scenarios.trace.reader import Trace
-from tidings.scenarios.trace.tables import TABLES
 from tidings.scenarios.virtual.share_subscriber import SimulatedShareSubscriber
 
 MODULE = "tidings.lab.share_campaign"
@@ -287,7 +286,7 @@ def share_status(network: SimulatedNetwork) -> Iterator[dict[str, Any]]:
 def verdicts(simulation: Simulation, trace: Trace, *, calm: bool) -> Iterator[str]:
     """Yield the verdicts of checkers that find violations. `calm`: nothing fails but clients that crash."""
     confirmed_only = kills_publishers(simulation.plan.scenario)
-    trace = without(trace, forgotten(simulation))
+    trace = trace.without(lost_with_disks(simulation.plan.scenario))
     found = [
         exactly_once(trace),
         fifo(trace, orders=frozenset({"none", "fifo", "causal"})),
@@ -305,29 +304,6 @@ def have_everything(simulation: Simulation) -> bool:
     """Return whether the archives began before anything was published; a slow network may delay them."""
     began = [archive.began_ns for archive in simulation.archives.values()]
     return all(began_ns is not None and began_ns < BEGIN_S * NS_PER_S for began_ns in began)
-
-
-def forgotten(simulation: Simulation) -> frozenset[str]:
-    """Return the subscribers of durable subscriptions and groups that were lost with a broker's disk."""
-    lost = forgetful_nodes(simulation.plan.faults)
-    shares = {
-        plan.share.name for plan in simulation.plan.subscribers if plan.share is not None and plan.at in lost
-    }
-    return frozenset(
-        plan.name
-        for plan in simulation.plan.subscribers
-        if plan.share is not None and plan.share.name in shares
-    )
-
-
-def without(trace: Trace, subscribers: frozenset[str]) -> Trace:
-    """Return the trace without these subscribers."""
-    if not subscribers:
-        return trace
-    tables = {name: getattr(trace, name).to_pylist() for name in TABLES}
-    for name in ("subscribed", "delivered"):
-        tables[name] = [row for row in tables[name] if row["subscriber"] not in subscribers]
-    return Trace.from_rows(**{name: [(*row.values(),) for row in rows] for name, rows in tables.items()})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

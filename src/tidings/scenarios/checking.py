@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from tidings.scenarios.file.schema import CrashFault, NoLoss, Scenario
 from tidings.scenarios.file.workload import publisher_names
-from tidings.scenarios.trace.checkers import promised_checks, run_check
+from tidings.scenarios.trace.checkers import GUARANTEED, promised_checks, run_check
 from tidings.scenarios.trace.reader import Trace
 from tidings.scenarios.trace.verdict import Verdict
 
@@ -14,9 +15,11 @@ from tidings.scenarios.trace.verdict import Verdict
 def verdicts(scenario: Scenario, out: Path, *, virtual: bool = True) -> list[Verdict]:
     """Return the checkers' verdicts on the trace in `out`: what its subscriptions ask for and its mode promises.
 
-    `virtual`: nothing happens but what the scenario says. In wall time a busy machine may break connections.
+    `virtual`: nothing happens but what the scenario says. In wall time a busy machine may break connections. Durable
+    subscriptions and groups whose broker loses its disk promise nothing, and are left out.
     """
-    trace = Trace.read(out)
+    left_out = lost_with_disks(scenario)
+    trace = Trace.read(out).without(left_out)
     checks = promised_checks(
         trace.coded.subscriptions.order,
         scenario.overlay.mode,
@@ -27,7 +30,22 @@ def verdicts(scenario: Scenario, out: Path, *, virtual: bool = True) -> list[Ver
         loses=loses(scenario),
         calm=virtual and only_clients_crash(scenario),
     )
-    return [run_check(trace, check) for check in checks]
+    found = [run_check(trace, check) for check in checks]
+    if left_out:
+        note = f"not judged: {', '.join(sorted(left_out))}, whose broker loses its disk"
+        found[0] = replace(found[0], note=note)
+    return found
+
+
+def lost_with_disks(scenario: Scenario) -> frozenset[str]:
+    """Return the subscribers of durable subscriptions and groups that may end because a broker loses its disk."""
+    if scenario.overlay.mode != GUARANTEED:
+        return frozenset()
+    faults = (fault for fault in scenario.faults if isinstance(fault, CrashFault) and fault.state == "lost")
+    forgetful = {node for fault in faults for node in fault.nodes}
+    members = [each for each in scenario.subscribers if each.durable is not None or each.group is not None]
+    lost = {(each.durable, each.group) for each in members if each.at in forgetful}
+    return frozenset(each.name for each in members if (each.durable, each.group) in lost)
 
 
 def loses(scenario: Scenario) -> bool:

@@ -95,5 +95,6 @@ def verdict_fields(verdict: Verdict) -> dict[str, Any]:
         "guarantee": verdict.guarantee,
         "holds": verdict.holds,
         "violations": verdict.violations,
+        **({"note": verdict.note} if verdict.note else {}),
         "witnesses": [witness.text for witness in verdict.witnesses],
     }

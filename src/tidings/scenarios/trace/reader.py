@@ -8,13 +8,14 @@ the exact schema of `trace.tables`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidings.core.errors import TraceError
@@ -57,6 +58,17 @@ class Trace:
         """Make a trace from rows in column order, such as the row types of `trace.tables`."""
         rows = (published, subscribed, delivered, traffic, faults, nodes)
         return cls(**{name: _table_of(name, list(of)) for name, of in zip(TABLES, rows, strict=True)})
+
+    def without(self, subscribers: Collection[str]) -> Self:
+        """Return the trace without what these subscribers asked for and were shown."""
+        if not subscribers:
+            return self
+        names = pa.array(sorted(subscribers), pa.string())
+
+        def others(table: Any) -> Any:
+            return table.filter(pc.invert(pc.is_in(table["subscriber"], value_set=names)))
+
+        return replace(self, subscribed=others(self.subscribed), delivered=others(self.delivered))
 
     @cached_property
     def coded(self) -> Coded:

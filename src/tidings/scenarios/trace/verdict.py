@@ -39,12 +39,15 @@ class Verdict:
     violations: int
     witnesses: list[Witness] = field(default_factory=list)
     counts: Mapping[str, int] = field(default_factory=dict)
+    note: str = ""
+    """What the check left out, and why."""
 
     def __str__(self) -> str:
+        note = f" ({self.note})" if self.note else ""
         if self.holds:
-            return f"{self.guarantee}: holds"
+            return f"{self.guarantee}: holds{note}"
         plural = "" if self.violations == 1 else "s"
-        return f"{self.guarantee}: {self.violations} violation{plural}, first: {self.witnesses[0]}"
+        return f"{self.guarantee}: {self.violations} violation{plural}{note}, first: {self.witnesses[0]}"
 
 
 class Case(NamedTuple):
