@@ -55,6 +55,7 @@ campaign: setup ## the breadth that `test` leaves out, then durable subscription
 		tests/papers/test_polarized.py tests/papers/test_partitions_live.py tests/spark/test_exactly_once.py
 	@$(BIN)/python -m tidings.lab.spark_campaign --kind shares --seeds $(SEEDS) --out out/shares
 	@$(BIN)/python -m tidings.lab.start_campaign --seeds 0:10000
+	@$(BIN)/python -m tidings.lab.peers_campaign --seeds 0:10000
 	@$(BIN)/python -m tidings.lab.share_campaign --starts --seeds 0:5000
 	@$(BIN)/python -m tidings.lab.share_campaign --starts --moves --seeds 0:5000
 	@$(BIN)/python -m tidings.lab.spark_campaign --seeds $(SEEDS) --out out/campaign

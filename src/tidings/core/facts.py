@@ -313,3 +313,18 @@ class BrokerKnown(Fact, frozen=True, gc=False):
 
     broker: str
     address: str
+
+
+class PeerKnown(Fact, frozen=True, gc=False):
+    """A process without brokers heard of another one, which listens at that address."""
+
+    process: str
+    address: str
+
+
+class ViewChanged(Fact, frozen=True, gc=False):
+    """Who of this partition takes part in a topic, and whether everybody in the partition knows the same."""
+
+    topic: str
+    members: tuple[str, ...]
+    stable: bool

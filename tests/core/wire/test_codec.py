@@ -25,6 +25,7 @@ from tidings.core.overlay.epidemic.messages import Carried, Fragment
 from tidings.core.overlay.guaranteed import messages as guaranteed
 from tidings.core.overlay.guaranteed import share_messages
 from tidings.core.overlay.messages import Changes
+from tidings.core.overlay.peers import messages as peer_messages
 from tidings.core.wire import archive_messages
 from tidings.core.wire.codec import (
     CARRIERS,
@@ -82,6 +83,7 @@ NAMES = {
         guaranteed,
         share_messages,
         recovery_messages,
+        peer_messages,
         ordering_messages,
         archive_messages,
     )
@@ -130,7 +132,7 @@ def test_every_message_class_travels_as_itself() -> None:
     assert set(message_classes()) == expected
     tags = [cls.__struct_config__.tag for cls in message_classes()]
     assert len(set(tags)) == len(tags)
-    assert not {64, 65, 66, 67, 68, 69} & set(tags)
+    assert not {64, 65, 66, 67, 68, 69, 201, 206} & set(tags)
 
 
 @pytest.mark.parametrize("cls", message_classes(), ids=lambda cls: cls.__name__)
@@ -183,8 +185,21 @@ def test_messages_are_relayed_whole_and_not_twice() -> None:
         assert (back.peer, back.serial) == ("b3", 4)
         assert encode(back.message) == encode(message)
     twice = guaranteed.Relayed("b3", 4, guaranteed.Relayed("b2", 1, Hello(1, "b1", "broker")))
-    with pytest.raises(WireError, match="inside a relayed message"):
+    with pytest.raises(WireError, match="a relayed message or a datagram inside a message"):
         decode(encode(twice))
+
+
+@pytest.mark.parametrize("around", [guaranteed.Relayed, peer_messages.Packet])
+def test_messages_inside_each_other_are_rejected_however_many(around: type) -> None:
+    body = encode(Hello(1, "b1", "broker"))
+    for _ in range(3_000):
+        body = (
+            msgspec.msgpack.encode((68, "b", 1, body))
+            if around is guaranteed.Relayed
+            else msgspec.msgpack.encode((201, 1, 1, 1, (), 1, 1, (body,)))
+        )
+    with pytest.raises(WireError, match="inside a message"):
+        decode(body)
 
 
 @settings(max_examples=examples(60))

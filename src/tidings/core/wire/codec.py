@@ -40,11 +40,15 @@ from tidings.core.overlay.epidemic.messages import Carried, Fragment, PatternNum
 from tidings.core.overlay.guaranteed import messages as guaranteed_messages
 from tidings.core.overlay.guaranteed import share_messages
 from tidings.core.overlay.guaranteed.messages import Forward, Ids, LabelItems, Relayed, Stamped
+from tidings.core.overlay.peers import messages as peer_messages
+from tidings.core.overlay.peers.messages import Beat, Cast, Packet, Ranges, Session, TopicName
 from tidings.core.wire import archive_messages
 from tidings.core.wire.frames import MAX_FRAME_BYTES, check_body_size
 
 MAX_EVENTS_PER_FRAME = 4096
 MAX_SUBSCRIPTIONS_PER_FRAME = 65_536
+CAST_BYTES = 24
+"""An upper bound on what a Cast adds to its events, apart from its names."""
 BATCH_OVERHEAD_BYTES = 8
 """An upper bound on what a batch adds to the encodings in it, apart from the names of subscriptions."""
 
@@ -93,7 +97,26 @@ class CarriedEvent(Struct, array_like=True, tag=69, gc=False):
     event: Raw
 
 
-CARRIERS = (Notify, Forward, Stamped, Relayed, Carried)
+class PacketBody(Struct, array_like=True, tag=201, gc=False):
+    session: Session
+    heard: Session
+    serial: Counter
+    acks: Ranges
+    number: Counter
+    floor: Counter
+    bodies: Annotated[tuple[bytes, ...], Meta(max_length=MAX_EVENTS_PER_FRAME)]
+
+
+class CastEvents(Struct, array_like=True, tag=206, gc=False):
+    publisher: Name
+    incarnation: Counter
+    topic: TopicName
+    first: Counter
+    collected: Counter
+    events: Raw
+
+
+CARRIERS = (Notify, Forward, Stamped, Relayed, Carried, Packet, Cast)
 """Messages that contain an event or a message; they travel as the classes above."""
 
 
@@ -107,6 +130,7 @@ def message_classes() -> tuple[type[WireMessage], ...]:
             guaranteed_messages,
             share_messages,
             recovery_messages,
+            peer_messages,
             ordering_messages,
             archive_messages,
         )
@@ -127,6 +151,8 @@ _Body: Any = Union[
         StampedBatch,
         RelayedBody,
         CarriedEvent,
+        PacketBody,
+        CastEvents,
     )
 ]
 _TRAVELS_AS_IT_IS = frozenset(message_classes())
@@ -147,8 +173,17 @@ def encode(message: Message) -> bytes:
     if isinstance(message, Carried):
         header = (message.origin, message.numbers, message.route, message.by)
         return _encode(CarriedEvent(*header, message.stretch.raw))
+    if isinstance(message, Cast):
+        return _encode(CastEvents(*_fields_of(message), message.stretch.raw))
+    if isinstance(message, Packet):
+        about = (message.session, message.heard, message.serial, message.acks, message.number, message.floor)
+        return _encode(PacketBody(*about, tuple(map(encode, message.messages))))
     assert isinstance(message, Relayed)
     return _encode(RelayedBody(message.peer, message.serial, encode(message.message)))
+
+
+def _fields_of(message: Cast | CastEvents) -> tuple[str, int, str, int, int]:
+    return (message.publisher, message.incarnation, message.topic, message.first, message.collected)
 
 
 def batch_of(first: Forward | Stamped, raws: list[Raw]) -> ForwardBatch | StampedBatch:
@@ -168,8 +203,9 @@ def encode_notifications(subscriptions: tuple[str, ...], raws: list[Raw], by: st
     return _encode(NotificationBatch(subscriptions, raws, by))
 
 
-def decode(body: bytes | bytearray | memoryview) -> Sequence[Message]:
-    """Decode the messages of a body; raise WireError, and nothing else, if the bytes are not a body."""
+def decode(body: bytes | bytearray | memoryview, *, inside: bool = False) -> Sequence[Message]:
+    """Decode the messages of a body; raise WireError, and nothing else, if the bytes are not a body. What is `inside`
+    another message carries none itself."""
     size_bytes = len(body)
     if not 0 < size_bytes <= MAX_FRAME_BYTES:
         check_body_size(size_bytes, MAX_FRAME_BYTES)
@@ -194,8 +230,18 @@ def decode(body: bytes | bytearray | memoryview) -> Sequence[Message]:
         carried = Carried(*header, decode_stretch(message.event.copy()))
         _check_carried(carried, size_bytes)
         return [carried]
+    if inside and (kind is RelayedBody or kind is PacketBody or kind is Beat):
+        raise WireError("not a message: a relayed message or a datagram inside a message")
     if kind is RelayedBody:
-        return [Relayed(message.peer, message.serial, inner) for inner in _relayed(message.body)]
+        return [Relayed(message.peer, message.serial, inner) for inner in decode(message.body, inside=True)]
+    if kind is PacketBody:
+        return [_packet(message)]
+    if kind is CastEvents:
+        stretch = decode_stretch(message.events.copy())
+        _check_sizes((stretch,))
+        if isinstance(stretch, Run):
+            stretch.verify()
+        return [Cast(*_fields_of(message), stretch)]
     return (message,)
 
 
@@ -204,11 +250,10 @@ def _kept(raws: list[Raw], body_bytes: int) -> Sequence[Stretch]:
     return _stretches([raw.copy() for raw in raws], body_bytes)
 
 
-def _relayed(body: bytes) -> Sequence[Message]:
-    inner = decode(body)
-    if any(isinstance(message, Relayed) for message in inner):
-        raise WireError("not a message: a relayed message inside a relayed message")
-    return inner
+def _packet(body: PacketBody) -> Packet:
+    header = (body.session, body.heard, body.serial, body.acks)
+    inner = (message for each in body.bodies for message in decode(each, inside=True))
+    return Packet(*header, body.number, body.floor, tuple(inner))
 
 
 def _stretches(raws: list[Raw], body_bytes: int) -> Sequence[Stretch]:
@@ -259,6 +304,10 @@ def _forward_bytes(message: Forward) -> int:
     return size_bytes + sum([len(name) + 2 for name in message.excluded]) if message.excluded else size_bytes
 
 
+def _packet_bytes(message: Packet) -> int:
+    return 24 + 8 * len(message.acks) + sum([encoded_size(inner) + 2 for inner in message.messages])
+
+
 def _fragment_bytes(message: Fragment) -> int:
     attributes = len(message.attributes) + len(message.topic) + len(message.source) + len(message.header)
     return len(message.data) + len(message.coefficients) + attributes + 48 + _header_bytes(message)
@@ -272,6 +321,10 @@ _SIZES: dict[type, Callable[[Any], int]] = {
     Stamped: lambda message: message.stretch.size_bytes + BATCH_OVERHEAD_BYTES,
     Carried: lambda message: message.stretch.size_bytes + _header_bytes(message),
     Fragment: _fragment_bytes,
+    Packet: _packet_bytes,
+    Cast: lambda message: (
+        message.stretch.size_bytes + len(message.topic) + len(message.publisher) + CAST_BYTES
+    ),
 }
 """Sizes without encoding: the simulator asks for the size of every message."""
 

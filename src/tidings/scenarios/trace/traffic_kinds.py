@@ -159,6 +159,14 @@ TRAFFIC_KINDS: dict[str | int | None, str] = {
     192: "share_move_ended",
     194: "share_forward",
     195: "share_forwarded",
+    200: "beat",
+    201: "packet",
+    202: "piece",
+    203: "row",
+    204: "vote",
+    205: "digest",
+    206: "cast",
+    207: "summary",
 }
 
 
