@@ -86,6 +86,11 @@ def test_seeds_with_leases_that_failed(seed: int) -> None:
     assert not run_seed(seed, leases=True).problems
 
 
+def test_a_member_that_was_cut_off_does_nothing_again() -> None:
+    """It was done with events that came back to it before the home had heard so."""
+    assert not run_seed(3000939, far=True, race=True).problems
+
+
 def test_scenarios_have_everything_about_leases() -> None:
     plans = [parse_scenario(share_scenario(seed, leases=True)) for seed in range(200)]
     members = [each for plan in plans for each in plan.subscribers if each.durable or each.group]

@@ -8,7 +8,8 @@ from recording_port import RecordingPort
 from tidings.core.client import share_holder
 from tidings.core.client.share_holder import ShareHolder
 from tidings.core.events.event import make_publication
-from tidings.core.facts import ShareAttached, ShareDetached, ShareDropped
+from tidings.core.events.run import RunMaker
+from tidings.core.facts import ShareAttached, ShareDelivered, ShareDetached, ShareDropped
 from tidings.core.overlay.guaranteed.share_messages import (
     ShareAccepted,
     ShareAttach,
@@ -82,3 +83,34 @@ def test_a_message_has_no_more_ranges_than_it_may_have(monkeypatch: pytest.Monke
     assert dropped == [ShareDropped("s", ((6, 6), (8, 12)))]
     holder.leave("s", ((2, 2), (4, 4), (6, 6)))
     assert port.sent[-1][1] == ShareLeave("s", ((2, 2), (4, 4)))
+
+
+def test_what_we_are_done_with_is_not_shown_again_but_reported_again() -> None:
+    """Cut off from its home, a member was done with events that others got, and did not do. So they come back."""
+    holder, port = attached()
+    run = make_run(1, 6)
+    holder.on_share_given("b0", ShareGiven("s", 11, 1, run))
+    for number in (11, 13, 14):
+        holder.finish("s", number, number, expired=number == 14)
+    holder.on_share_interrupted("b0", ShareInterrupted("s", "b1"))
+    asked = port.sent[-1][1]
+    assert isinstance(asked, ShareAttach)
+    holder.on_share_accepted("b0", ShareAccepted("s", (), ask=asked.ask))
+    port.facts.clear()
+    port.sent.clear()
+    holder.on_share_given("b0", ShareGiven("s", 11, 3, run))
+    shown = [fact for fact in port.facts if isinstance(fact, ShareDelivered)]
+    assert [(fact.first, fact.stretch.first, fact.stretch.count, fact.attempt) for fact in shown] == [
+        (12, 2, 1, 3),
+        (15, 5, 2, 3),
+    ]
+    holder.report()
+    assert [message for _, message in port.sent] == [ShareDone("s", ((11, 11), (13, 14)), ((14, 14),))]
+
+
+def make_run(first: int, last: int) -> bytes:
+    maker = RunMaker("p", 0)
+    for sequence in range(first, last + 1):
+        maker.add(sequence, "/t", {}, b"", 1)
+    (run,) = maker.take_all()
+    return bytes(run.raw)

@@ -18,7 +18,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from tidings.core.errors import WireError
-from tidings.core.events.run import decode_stretch
+from tidings.core.events.run import cut, decode_stretch
 from tidings.core.facts import (
     Misbehaviour,
     ShareAsideShown,
@@ -142,7 +142,11 @@ class ShareHolder(Part):
         if expired:
             held.expired.add_range(first, last + 1)
             held.unsent_expired.append((first, last))
-        if not (self._reporting or reports):
+        if not reports:
+            self._report_soon()
+
+    def _report_soon(self) -> None:
+        if not self._reporting:
             self._reporting = True
             self.port.set_timer((self.name, "report"), self.port.now)
 
@@ -294,10 +298,22 @@ class ShareHolder(Part):
             self.port.emit(Misbehaviour(sender, str(error)))
             return
         last = message.first + stretch.count - 1
-        held.holding.add_range(message.first, last + 1)
-        place = (message.subscription, message.first, message.attempt)
+        self._done_before(held, message.first, last)
+        shift = stretch.first - message.first
         late, before = message.out_of_order, message.before
-        self.port.emit(ShareDelivered(*place, stretch, out_of_order=late, before=before))
+        for start, stop in held.done.missing(message.first, last + 1):
+            held.holding.add_range(start, stop)
+            part = cut(stretch, start + shift, stop - 1 + shift)
+            place = (message.subscription, start, message.attempt)
+            self.port.emit(ShareDelivered(*place, part, out_of_order=late, before=before))
+
+    def _done_before(self, held: _Held, first: int, last: int) -> None:
+        """Report once more what we were done with while the broker took us for gone: nobody else was."""
+        again = _common(held.done, first, last)
+        if again:
+            held.unsent += again
+            held.unsent_expired += [each for low, high in again for each in _common(held.expired, low, high)]
+            self._report_soon()
 
     def on_share_called_back(self, sender: str, message: ShareCalledBack) -> None:
         held = self._held.get(message.subscription)
@@ -330,6 +346,16 @@ class ShareHolder(Part):
     def on_share_aside(self, sender: str, message: ShareAside) -> None:
         shown = (message.events, message.changed, message.more, message.reason, message.status)
         self.port.emit(ShareAsideShown(message.name, *shown))
+
+
+def _common(numbers: RangeSet, first: int, last: int) -> list[tuple[int, int]]:
+    """Return which numbers from first to last are in the set."""
+    edges = [
+        first - 1,
+        *(edge for low, stop in numbers.missing(first, last + 1) for edge in (low, stop - 1)),
+        last + 1,
+    ]
+    return [(low + 1, high - 1) for low, high in zip(edges[::2], edges[1::2], strict=True) if high - low > 1]
 
 
 def _ranges(numbers: RangeSet) -> Ranges:
